@@ -1,0 +1,1 @@
+"""Machine drivers: what runs a VM on this node."""

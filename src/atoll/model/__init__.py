@@ -1,0 +1,1 @@
+"""What Atoll talks about: frozen values that check themselves. No input or output."""

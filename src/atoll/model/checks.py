@@ -1,0 +1,97 @@
+"""Small checks that values make of themselves. Pure.
+
+`NewType`s mark strings that have passed their check; `Annotated` forms carry the same limits into the
+wire schema, so that what the reference promises and what a constructor takes are one thing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated
+
+from msgspec import Meta
+
+from atoll.errors import Invalid
+
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+IMAGE_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$"
+TAG_KEY_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,62}[A-Za-z0-9])?$"
+PRINCIPAL_PATTERN = r"^[A-Za-z0-9_]([A-Za-z0-9_.@-]{0,126}[A-Za-z0-9_])?$"
+OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+IP_PATTERN = rf"^{OCTET}(\.{OCTET}){{3}}$"
+MAC_PATTERN = r"^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$"
+CIDR_PATTERN = rf"^{OCTET}(\.{OCTET}){{3}}/([89]|[12][0-9]|30)$"
+
+Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=63, description="a DNS label")]
+ImageName = Annotated[str, Meta(pattern=IMAGE_PATTERN, max_length=128)]
+Ip = Annotated[str, Meta(pattern=IP_PATTERN, max_length=15, description="an IPv4 address")]
+Mac = Annotated[
+    str, Meta(pattern=MAC_PATTERN, min_length=17, max_length=17, description="a unicast MAC, lower case")
+]
+Cidr = Annotated[str, Meta(pattern=CIDR_PATTERN, max_length=18, description="a network, /8 to /30")]
+Principal = Annotated[str, Meta(pattern=PRINCIPAL_PATTERN, max_length=128, description="a user or group")]
+TagKey = Annotated[str, Meta(pattern=TAG_KEY_PATTERN, max_length=64)]
+TagValue = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=256)]
+
+
+def check_pattern(field: str, value: str, pattern: str, shape: str) -> str:
+    """The value itself, or Invalid. `fullmatch`, so that a trailing newline does not pass."""
+    if not isinstance(value, str) or not re.fullmatch(pattern.removeprefix("^").removesuffix("$"), value):
+        raise Invalid(field, value, f"must be {shape}")
+    return value
+
+
+def check_name(field: str, value: str) -> str:
+    return check_pattern(
+        field, value, NAME_PATTERN, "1 to 63 of a-z, 0-9 and '-', beginning and ending with a letter or digit"
+    )
+
+
+def check_image(field: str, value: str) -> str:
+    check_pattern(
+        field, value, IMAGE_PATTERN, "1 to 128 of a-z, 0-9, '.', '_' and '-', without '/' or blanks"
+    )
+    if ".." in value:
+        raise Invalid(field, value, "must not contain '..'")
+    return value
+
+
+def check_ip(field: str, value: str) -> str:
+    return check_pattern(field, value, IP_PATTERN, "an IPv4 address such as 10.1.2.3")
+
+
+def check_mac(field: str, value: str) -> str:
+    return check_pattern(
+        field, value, MAC_PATTERN, "a unicast MAC address in lower case, such as 52:54:0a:01:02:03"
+    )
+
+
+def check_principal(field: str, value: str) -> str:
+    return check_pattern(
+        field, value, PRINCIPAL_PATTERN, "a user or group name of letters, digits and _ . @ -"
+    )
+
+
+def check_range(field: str, value: int, low: int, high: int, unit: str = "") -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise Invalid(field, value, f"must be a whole number from {low} to {high}{' ' if unit else ''}{unit}")
+    return value
+
+
+def check_tags(field: str, tags: dict[str, str]) -> dict[str, str]:
+    if len(tags) > 64:
+        raise Invalid(field, f"{len(tags)} tags", "must be at most 64")
+    for key, value in tags.items():
+        check_pattern(f"{field} key", key, TAG_KEY_PATTERN, "1 to 64 letters, digits and . _ / -")
+        check_pattern(f"{field} {key}", value, r"[^\x00-\x1f\x7f]{0,256}", "at most 256 printable characters")
+    return tags
+
+
+def network_of(field: str, value: str) -> ipaddress.IPv4Network:
+    check_pattern(field, value, CIDR_PATTERN, "a network such as 10.1.2.0/24, /8 to /30")
+    try:
+        return ipaddress.IPv4Network(value)
+    except ValueError:
+        base = ipaddress.IPv4Interface(value).network
+        raise Invalid(field, value, "has host bits set", hint=f"the network is {base}") from None

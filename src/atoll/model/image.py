@@ -1,0 +1,41 @@
+"""Images: what a VM is made from, and how it boots. Pure values."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from atoll.errors import Invalid
+from atoll.model.checks import ImageName, check_image, check_pattern
+
+FILE_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+
+
+class DirectBoot(Struct, frozen=True):
+    """Kernel and initial file system handed straight to the machine, no bootloader. Names of files in the image."""
+
+    kernel: str
+    initrd: str
+    cmdline: str = ""
+
+    def __post_init__(self) -> None:
+        check_pattern("kernel", self.kernel, FILE_PATTERN, "a plain file name")
+        check_pattern("initrd", self.initrd, FILE_PATTERN, "a plain file name")
+        check_pattern("cmdline", self.cmdline, r"[\x20-\x7e]{0,1024}", "at most 1024 printable characters")
+
+
+class Image(Struct, frozen=True):
+    """A named, immutable set of files and how to boot them."""
+
+    name: ImageName
+    kinds: tuple[str, ...]
+    boot: DirectBoot
+    digest: str
+    description: str = ""
+    min_memory_mib: int = 64
+    ready: str = "started"
+    """The stage that tells that a guest of this image is of use; what `--wait-for` defaults to."""
+
+    def __post_init__(self) -> None:
+        check_image("image", self.name)
+        if not self.kinds:
+            raise Invalid("kinds", self.kinds, "must name at least one kind of machine")
