@@ -1,0 +1,1 @@
+"""The wire contract: each route is declared once; server, clients, OpenAPI and reference derive from it."""

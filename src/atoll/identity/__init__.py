@@ -1,0 +1,1 @@
+"""Who may do what: the small CA, certificates, TLS contexts, the caller's identity, authorisation."""

@@ -1,7 +1,7 @@
 """Small checks that values make of themselves. Pure.
 
-`NewType`s mark strings that have passed their check; `Annotated` forms carry the same limits into the
-wire schema, so that what the reference promises and what a constructor takes are one thing.
+The `Annotated` forms carry the same limits into the wire schema, so that what the reference promises and what
+a constructor takes are one thing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 IP_PATTERN = rf"^{OCTET}(\.{OCTET}){{3}}$"
 MAC_PATTERN = r"^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$"
 CIDR_PATTERN = rf"^{OCTET}(\.{OCTET}){{3}}/([89]|[12][0-9]|30)$"
+LINK_PATTERN = r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$"
+DOMAIN_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$"
+MAX_TAGS = 64
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=63, description="a DNS label")]
 ImageName = Annotated[str, Meta(pattern=IMAGE_PATTERN, max_length=128)]
@@ -33,6 +36,7 @@ Cidr = Annotated[str, Meta(pattern=CIDR_PATTERN, max_length=18, description="a n
 Principal = Annotated[str, Meta(pattern=PRINCIPAL_PATTERN, max_length=128, description="a user or group")]
 TagKey = Annotated[str, Meta(pattern=TAG_KEY_PATTERN, max_length=64)]
 TagValue = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=256)]
+Tags = Annotated[dict[TagKey, TagValue], Meta(max_length=MAX_TAGS)]
 
 
 def check_pattern(field: str, value: str, pattern: str, shape: str) -> str:
@@ -80,8 +84,8 @@ def check_range(field: str, value: int, low: int, high: int, unit: str = "") -> 
 
 
 def check_tags(field: str, tags: dict[str, str]) -> dict[str, str]:
-    if len(tags) > 64:
-        raise Invalid(field, f"{len(tags)} tags", "must be at most 64")
+    if len(tags) > MAX_TAGS:
+        raise Invalid(field, f"{len(tags)} tags", f"must be at most {MAX_TAGS}")
     for key, value in tags.items():
         check_pattern(f"{field} key", key, TAG_KEY_PATTERN, "1 to 64 letters, digits and . _ / -")
         check_pattern(f"{field} {key}", value, r"[^\x00-\x1f\x7f]{0,256}", "at most 256 printable characters")

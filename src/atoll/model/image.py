@@ -11,7 +11,7 @@ FILE_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 
 
 class DirectBoot(Struct, frozen=True):
-    """Kernel and initial file system handed straight to the machine, no bootloader. Names of files in the image."""
+    """Kernel and initial file system handed straight to the machine: names of files in the image."""
 
     kernel: str
     initrd: str
@@ -32,6 +32,8 @@ class Image(Struct, frozen=True):
     digest: str
     description: str = ""
     min_memory_mib: int = 64
+    rootfs: str = ""
+    """The root file system as a tar archive, a file of the image: what kinds without a kernel boot."""
     ready: str = "started"
     """The stage that tells that a guest of this image is of use; what `--wait-for` defaults to."""
 

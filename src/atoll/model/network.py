@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from atoll.errors import Invalid
 from atoll.model.checks import (
+    DOMAIN_PATTERN,
+    LINK_PATTERN,
     Cidr,
     Ip,
     Mac,
@@ -23,9 +26,12 @@ from atoll.model.checks import (
 )
 
 METADATA_IP = "169.254.169.254"
+MIN_MTU = 576
+MAX_MTU = 9216
+MAX_DNS = 8
 
 
-class Address(Struct, frozen=True, order=True):
+class Address(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """One address that a VM can have: its IP is the VM's key, its MAC goes with it."""
 
     ip: Ip
@@ -41,44 +47,44 @@ def mac_for(ip: str) -> str:
     return "52:54:" + ":".join(f"{byte:02x}" for byte in ipaddress.IPv4Address(ip).packed)
 
 
-class Subnet(Struct, frozen=True, omit_defaults=False):
+class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
     """One broadcast domain of VMs and what its DHCP server says."""
 
     id: Name
     cidr: Cidr
     gateway: Ip
-    bridge: str = ""
-    dns: tuple[Ip, ...] = ()
-    domain: str = ""
-    mtu: int = 1500
+    bridge: Annotated[str, Meta(pattern=f"{LINK_PATTERN}|^$", max_length=15)] = ""
+    dns: Annotated[tuple[Ip, ...], Meta(max_length=MAX_DNS)] = ()
+    domain: Annotated[str, Meta(pattern=f"{DOMAIN_PATTERN}|^$", max_length=253)] = ""
+    mtu: Annotated[int, Meta(ge=MIN_MTU, le=MAX_MTU)] = 1500
     allowed_users: tuple[Principal, ...] = ()
     allowed_groups: tuple[Principal, ...] = ()
 
     def __post_init__(self) -> None:
         check_name("subnet id", self.id)
         network = network_of("cidr", self.cidr)
+        _check_usable(network)
         check_ip("gateway", self.gateway)
         if ipaddress.IPv4Address(self.gateway) not in network:
             raise Invalid("gateway", self.gateway, f"is not inside {self.cidr}")
         if self.gateway in (str(network.network_address), str(network.broadcast_address)):
             raise Invalid("gateway", self.gateway, f"is the network or broadcast address of {self.cidr}")
         if self.bridge:
-            check_pattern(
-                "bridge",
-                self.bridge,
-                r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}",
-                "a link name of at most 15 characters",
-            )
+            check_pattern("bridge", self.bridge, LINK_PATTERN, "a link name of at most 15 characters")
+        if len(self.dns) > MAX_DNS:
+            raise Invalid("dns", f"{len(self.dns)} servers", f"must be at most {MAX_DNS}")
         for server in self.dns:
             check_ip("dns", server)
-        if self.domain:
-            for label in self.domain.split("."):
-                check_name("domain", label)
-            if len(self.domain) > 253:
-                raise Invalid("domain", self.domain, "is longer than 253 characters")
-        check_range("mtu", self.mtu, 576, 9216)
+        self._check_domain()
+        check_range("mtu", self.mtu, MIN_MTU, MAX_MTU)
         for who in (*self.allowed_users, *self.allowed_groups):
             check_principal("allowed", who)
+
+    def _check_domain(self) -> None:
+        if len(self.domain) > 253:
+            raise Invalid("domain", self.domain, "is longer than 253 characters")
+        for label in self.domain.split(".") if self.domain else ():
+            check_name("domain", label)
 
     @property
     def network(self) -> ipaddress.IPv4Network:
@@ -93,3 +99,12 @@ class Subnet(Struct, frozen=True, omit_defaults=False):
             raise Invalid(
                 "ip", address.ip, f"is the network, broadcast or gateway address of subnet {self.id}"
             )
+
+
+def _check_usable(network: ipaddress.IPv4Network) -> None:
+    """Machines can have addresses of this network, and none of them is our metadata service's."""
+    first_byte = network.network_address.packed[0]
+    if network.is_loopback or first_byte == 0 or first_byte >= 224:
+        raise Invalid("cidr", str(network), "is a network that machines cannot have addresses of")
+    if ipaddress.IPv4Address(METADATA_IP) in network:
+        raise Invalid("cidr", str(network), f"holds {METADATA_IP}, where guests find their metadata")

@@ -29,6 +29,8 @@ class DriverInfo(Struct, frozen=True):
     name: str
     capabilities: tuple[str, ...]
     accelerator: str = ""
+    overhead_mib: int | None = None
+    """Memory of a machine beside its guest's own. None: this kind runs nothing on the host."""
     confinement: dict[str, str] = {}
 
 

@@ -1,10 +1,16 @@
 """VMs: what is wanted (VmSpec) and what is (VM). Pure values.
 
-create ──► starting ──► running ──► stopping ──► stopped
-              │            │ guest powers off ──────▲ │
-              │            └─► crashed ─── start ◄──┼─┘
-              └─► failed-to-start ──── start ──►────┘
-any settled state ── destroy ──► destroying ──► gone
+    create ──► starting ───────► running ─── stop ───► stopping ──► stopped
+                 ▲  │              │ └── guest powers off ────────────▲
+                 │  │              └── guest or machine dies ──► crashed
+                 │  └── it fails ──► failed-to-start
+                 └── start ◄── stopped, crashed, failed-to-start
+
+    any state ── destroy ──► destroying ──► gone
+
+A create that fails leaves nothing; a reboot is a stop and a start. One thing at a time is done to a VM: one
+that is found starting, stopping or destroying while nothing is being done to it is one whose last action
+failed half-way. A stop finishes a stop, a destroy finishes everything.
 """
 
 from __future__ import annotations
@@ -22,8 +28,7 @@ from atoll.model.checks import (
     Mac,
     Name,
     Principal,
-    TagKey,
-    TagValue,
+    Tags,
     check_image,
     check_name,
     check_pattern,
@@ -36,13 +41,16 @@ from atoll.model.volume import Volume
 MAX_MEMORY_MIB = 16 << 20
 MAX_MILLI_CPUS = 1_024_000
 MAX_USER_DATA = 1 << 20
+MAX_OWNERS = 64
 
 STAGES = ("address", "volume", "started", "dhcp", "metadata")
-WAIT_PATTERN = r"^(started|dhcp|metadata|port:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))$"
+PORT_PATTERN = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+WAIT_PATTERN = rf"^(started|dhcp|metadata|port:{PORT_PATTERN})$"
 
 MemoryMib = Annotated[int, Meta(ge=16, le=MAX_MEMORY_MIB)]
 MilliCpus = Annotated[int, Meta(ge=1, le=MAX_MILLI_CPUS)]
 WaitFor = Annotated[str, Meta(pattern=WAIT_PATTERN, max_length=16)]
+Owners = Annotated[tuple[Principal, ...], Meta(max_length=MAX_OWNERS)]
 
 
 class VmState(StrEnum):
@@ -63,9 +71,9 @@ class MachineType(StrEnum):
 
 _ALLOWED: dict[str, frozenset[VmState]] = {
     "start": frozenset({VmState.STOPPED, VmState.FAILED_TO_START, VmState.CRASHED}),
-    "stop": frozenset({VmState.RUNNING}),
+    "stop": frozenset({VmState.RUNNING, VmState.STOPPING}),
     "reboot": frozenset({VmState.RUNNING}),
-    "destroy": frozenset(VmState) - {VmState.STARTING, VmState.STOPPING},
+    "destroy": frozenset(VmState),
 }
 
 
@@ -80,7 +88,7 @@ def check_transition(action: str, name: str, state: VmState) -> None:
         )
 
 
-class VmSpec(Struct, frozen=True):
+class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """What a user asks for. Every field can be read back from the VM that came of it."""
 
     name: Name
@@ -90,9 +98,9 @@ class VmSpec(Struct, frozen=True):
     milli_cpus: MilliCpus = 250
     machine_type: MachineType = MachineType.AUTO
     subnet: Name | None = None
-    tags: dict[TagKey, TagValue] = {}
-    owner_users: tuple[Principal, ...] = ()
-    owner_groups: tuple[Principal, ...] = ()
+    tags: Tags = {}
+    owner_users: Owners = ()
+    owner_groups: Owners = ()
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
@@ -103,8 +111,11 @@ class VmSpec(Struct, frozen=True):
         if self.subnet is not None:
             check_name("subnet", self.subnet)
         check_tags("tag", self.tags)
-        for who in (*self.owner_users, *self.owner_groups):
-            check_principal("owner", who)
+        for owners in (self.owner_users, self.owner_groups):
+            if len(owners) > MAX_OWNERS:
+                raise Invalid("owner", f"{len(owners)} owners", f"must be at most {MAX_OWNERS}")
+            for who in owners:
+                check_principal("owner", who)
 
 
 class VM(Struct, frozen=True):
@@ -128,7 +139,7 @@ class VM(Struct, frozen=True):
     created_at: datetime
     instance_id: str
     ready: dict[str, float]
-    """Seconds from the create request to each stage reached."""
+    """Seconds from the request that started it, this time, to each stage reached."""
     volumes: tuple[Volume, ...] = ()
     user_data_sha256: str = ""
     request_id: str = ""

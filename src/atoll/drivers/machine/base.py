@@ -42,6 +42,10 @@ class Machine(Struct, frozen=True):
     directory: Path
     cgroup: str
     uid: int
+    rootfs: Path | None = None
+    """The image's root file system as a tar archive, for kinds that share the host's kernel."""
+    image_digest: str = ""
+    milli_cpus: int = 1000
 
 
 class Exit(StrEnum):
@@ -104,7 +108,7 @@ class MachineDriver(Protocol):
         ...
 
     async def inspect(self, machines: Sequence[Machine]) -> Mapping[str, Seen]:
-        """The truth on this host, by IP, also after a restart of the agent. Watches what runs from then on."""
+        """The truth on this host by IP, also after a restart of the agent; what runs is watched from then on."""
         ...
 
     async def close(self) -> None:

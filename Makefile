@@ -1,0 +1,56 @@
+# `make help` lists what there is. Everything runs as root; otherwise sudo is used where it must be.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
+export ATOLL_CACHE ?= $(CURDIR)/.cache
+DEMO_DIR ?= /var/lib/atoll
+
+# What the product needs to run, to build its image, and to be tested.
+PACKAGES := qemu-system-x86 nftables util-linux busybox-static musl-tools python3-venv iproute2
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/.ready ## everything needed: Debian packages, the virtual environment, atoll in .venv/bin
+
+$(VENV)/.ready: requirements.txt requirements-dev.txt pyproject.toml Makefile
+	@missing="$$(for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done)"; \
+	if [ -n "$$missing" ]; then echo "installing:" $$missing; \
+	  $(SUDO) apt-get update -qq && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup ## a one-node cloud and two VMs that answer
+	@$(SUDO) env ATOLL_DIR=$(DEMO_DIR) ATOLL_CACHE=$(ATOLL_CACHE) $(BIN)/python demo/demo.py
+
+demo-down: setup ## remove the demo's cloud and everything of it
+	@$(SUDO) env ATOLL_DIR=$(DEMO_DIR) $(BIN)/atoll down --destroy --yes
+
+check: setup ## the quick part: format, lint, types, layers, unit tests
+	@$(BIN)/python -m pytest -q tests/style tests/unit
+
+test: setup ## all tests
+	@$(SUDO) env ATOLL_CACHE=$(ATOLL_CACHE) CI=$(CI) $(BIN)/python -m pytest -q tests
+
+format: setup ## put the code into its form
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+reference: setup ## write the reference pages anew
+	@$(BIN)/python -m atoll.api.reference > docs/reference/api.md
+
+bench: setup ## measure, beside peers and limits; writes bench/results
+	@$(SUDO) env ATOLL_CACHE=$(ATOLL_CACHE) $(BIN)/python bench/run.py
+
+lock: ## resolve the dependencies anew, with hashes
+	@$(PYTHON) -m venv .lock && .lock/bin/pip -q install uv
+	@.lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate pyproject.toml -o requirements.txt
+	@.lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --group dev -c requirements.txt pyproject.toml -o requirements-dev.txt
+	@rm -rf .lock
+
+.PHONY: help setup demo demo-down check test format reference bench lock

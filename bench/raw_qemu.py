@@ -1,0 +1,215 @@
+"""The limit of a cold create: the same guest, started by hand, with nobody in between.
+
+    namespace ── tap0: gateway, 169.254.169.254, DHCP ═══ QEMU
+
+No agent, cgroup, sandbox, user, record, monitor, bridge or firewall: one process, whose tap is there already.
+Effects: a network namespace, a tap, and QEMU processes, all removed at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvloop
+from msgspec import Struct
+from own_cloud import ask, undisturbed
+
+from atoll.drivers.machine.base import Machine, Nic
+from atoll.drivers.machine.qemu import argv
+from atoll.hypervisor.dhcp.answer import Lease
+from atoll.hypervisor.dhcp.server import DhcpServer
+from atoll.hypervisor.metadata.server import MetadataServer
+from atoll.hypervisor.metadata.tree import Guest
+from atoll.model.network import METADATA_IP, Subnet, mac_for
+from atoll.model.vm import VM
+from atoll.system import namespaces
+
+LINK = "tap0"
+SUBNET = Subnet(id="raw", cidr="10.99.0.0/24", gateway="10.99.0.1", domain="atoll.internal")
+GUEST_IP = "10.99.0.2"
+PAUSE_S = 0.002
+PATIENCE_S = 60.0
+
+
+class Boot(Struct, frozen=True):
+    """What both sides boot: taken from a VM that our side made."""
+
+    vm: VM
+    kernel: Path
+    initrd: Path
+    cmdline: str
+    accelerator: argv.Accelerator
+
+
+class RawQemu:
+    """Starts guests one after the other, and times them."""
+
+    def __init__(self, namespace: str, boot: Boot, directory: Path) -> None:
+        self._namespace = namespace
+        self._boot = boot
+        self._directory = directory
+        self._began = 0.0
+        self._metadata_read = threading.Event()
+        self.stages: list[dict[str, float]] = []
+
+    def create(self) -> float:
+        """Seconds from starting QEMU to the guest's answer."""
+        self._metadata_read.clear()
+        self.stages.append({})
+        qemu = namespaces.inside(self._namespace, self._start)
+        try:
+            self._wait(qemu)
+            self._note("port:80")
+            namespaces.inside(self._namespace, lambda: ask(GUEST_IP))
+            return time.monotonic() - self._began
+        finally:
+            qemu.kill()
+            qemu.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with (self._directory / "qemu.log").open("wb") as log:
+            command = self._argv()
+            self._began = time.monotonic()
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def _wait(self, qemu: subprocess.Popen[bytes]) -> None:
+        # Its port opens after it has read its metadata; trying earlier would lose packets, and time.
+        while not self._metadata_read.wait(0.2):
+            self._check(qemu)
+        while not namespaces.inside(self._namespace, _answers):
+            self._check(qemu)
+            time.sleep(PAUSE_S)
+
+    def _check(self, qemu: subprocess.Popen[bytes]) -> None:
+        if qemu.poll() is not None or time.monotonic() - self._began > PATIENCE_S:
+            raise RuntimeError(f"the raw guest does not answer: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        return (self._directory / "qemu.log").read_text(errors="replace")[-500:]
+
+    def _argv(self) -> list[str]:
+        """Board, CPU, memory, devices and kernel as ours; none of what confines or manages ours."""
+        machine = self._machine()
+        board = argv.board_of(machine)
+        nic = "virtio-net-device" if board == "microvm" else "virtio-net-pci,romfile="
+        return [
+            "qemu-system-x86_64", "-no-user-config", "-nodefaults", "-display", "none",
+            *argv.board_args(board),
+            *argv.cpu_args(machine, self._boot.accelerator),
+            *argv.memory_args(machine),
+            "-kernel", str(machine.kernel), "-initrd", str(machine.initrd), "-append", machine.cmdline,
+            "-serial", f"file:{self._directory / 'console.log'}",
+            "-netdev", f"tap,id=net0,ifname={LINK},script=no,downscript=no,vhost=off",
+            "-device", f"{nic},netdev=net0,mac={machine.nic.mac},host_mtu={machine.nic.mtu}",
+            *argv.device_args(board),
+        ]  # fmt: skip
+
+    def _machine(self) -> Machine:
+        vm = self._boot.vm
+        return Machine(
+            ip=GUEST_IP,
+            name=vm.name,
+            instance_id=vm.instance_id,
+            machine_type=vm.machine_type,
+            memory_mib=vm.memory_mib,
+            vcpus=vm.vcpus,
+            kernel=self._boot.kernel,
+            initrd=self._boot.initrd,
+            cmdline=self._boot.cmdline,
+            nic=Nic(LINK, "", mac_for(GUEST_IP), SUBNET.mtu),
+            directory=self._directory,
+            cgroup="",
+            uid=0,
+        )
+
+    # --- what the guest's questions are answered with; called in the loop of `answering`
+
+    def lease(self, mac: str) -> Lease | None:
+        known = mac == mac_for(GUEST_IP)
+        return Lease(GUEST_IP, mac, self._boot.vm.name, SUBNET) if known else None
+
+    def guest(self, ip: str) -> Guest | None:
+        return Guest(self._boot.vm) if ip == GUEST_IP else None
+
+    def acknowledged(self, ip: str) -> None:
+        self._note("dhcp")
+
+    def was_read(self, ip: str, path: str) -> None:
+        self._note("metadata")
+        self._metadata_read.set()
+
+    def _note(self, stage: str) -> None:
+        self.stages[-1].setdefault(stage, time.monotonic() - self._began)
+
+
+@contextmanager
+def raw_qemu(boot: Boot) -> Iterator[RawQemu]:
+    """A place for raw guests, with somebody who answers DHCP and metadata."""
+    name = f"atoll-bench-raw-{os.getpid()}"
+    with tempfile.TemporaryDirectory(prefix="atoll-bench-raw-") as directory, _namespace(name):
+        raw = RawQemu(name, boot, Path(directory))
+        dhcp = DhcpServer(name, LINK, raw.lease, raw.acknowledged)
+        with _answering(dhcp, MetadataServer(name, raw.guest, raw.was_read)):
+            yield raw
+
+
+@contextmanager
+def _namespace(name: str) -> Iterator[None]:
+    try:
+        _ip("netns", "add", name)
+        _ip("-n", name, "link", "set", "lo", "up")
+        _ip("-n", name, "tuntap", "add", "dev", LINK, "mode", "tap", "vnet_hdr")
+        _ip("-n", name, "address", "add", f"{SUBNET.gateway}/24", "dev", LINK)
+        _ip("-n", name, "address", "add", f"{METADATA_IP}/32", "dev", LINK)
+        _ip("-n", name, "link", "set", LINK, "up")
+        # As our agent does: the host need not ask who has the address.
+        _ip("-n", name, "neighbour", "add", GUEST_IP, "lladdr", mac_for(GUEST_IP), "dev", LINK)
+        yield
+    finally:
+        with undisturbed():
+            subprocess.run(["ip", "netns", "delete", name], check=False, stderr=subprocess.DEVNULL)
+
+
+@contextmanager
+def _answering(dhcp: DhcpServer, metadata: MetadataServer) -> Iterator[None]:
+    """Both servers, in a loop of their own, until the block ends."""
+    started, stop = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        await dhcp.start()
+        await metadata.start()
+        started.set()
+        await asyncio.to_thread(stop.wait)
+        await dhcp.close()
+        await metadata.close()
+
+    thread = threading.Thread(target=lambda: uvloop.run(serve()), name="answering")
+    thread.start()
+    try:
+        if not started.wait(10):
+            raise RuntimeError("the raw side's DHCP and metadata servers did not start")
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _answers() -> bool:
+    try:
+        socket.create_connection((GUEST_IP, 80), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)

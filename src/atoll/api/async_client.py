@@ -1,0 +1,154 @@
+"""The asynchronous client, for services and for consoles, on aiohttp. Effects: TCP and TLS to the service."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from types import TracebackType
+from typing import Any, TypeVar
+
+import aiohttp
+
+from atoll.api.codec import broke_off, decode_line, decoder, error_of, request_of
+from atoll.api.route import NOTHING, B, Done, Download, I, Q, R, Route, Socket, Stream, Unary
+from atoll.errors import TimedOut, Unauthenticated, Unreachable
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """Calls routes of one service, which may have several addresses."""
+
+    def __init__(
+        self, addresses: Sequence[tuple[str, int]], context: ssl.SSLContext, *, timeout_s: float = 60.0
+    ) -> None:
+        self._addresses = list(addresses)
+        self._context = context
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> AsyncClient:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=self._timeout_s)
+        connector = aiohttp.TCPConnector(ssl=self._context, limit=0)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    async def call(
+        self,
+        route: Unary[B, Q, R],
+        params: Mapping[str, str] | None = None,
+        *,
+        body: B | None = None,
+        query: Q | None = None,
+    ) -> R:
+        async with self._request(route, params or {}, body, query) as response:
+            data = await response.read()
+            result: R = decoder(route.result).decode(data if route.result is not NOTHING else b"null")
+            return result
+
+    async def stream(
+        self,
+        route: Stream[B, Q, I, R],
+        params: Mapping[str, str] | None = None,
+        *,
+        body: B | None = None,
+        query: Q | None = None,
+    ) -> AsyncIterator[I | Done[R]]:
+        """Items as they arrive, at the end `Done`."""
+        async with self._request(route, params or {}, body, query) as response:
+            async for line in _lines(response.content):
+                if line.strip():
+                    decoded: I | Done[R] = decode_line(route, line)
+                    yield decoded
+                    if isinstance(decoded, Done):
+                        return
+            raise broke_off(response.url.authority)
+
+    async def download(
+        self, route: Download[B, Q], params: Mapping[str, str] | None = None, *, query: Q | None = None
+    ) -> AsyncIterator[bytes]:
+        async with self._request(route, params or {}, None, query) as response:
+            async for chunk in response.content.iter_chunked(64 << 10):
+                yield chunk
+
+    @asynccontextmanager
+    async def connect(
+        self, route: Socket[B, Q], params: Mapping[str, str]
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """A WebSocket of a Socket route."""
+        session = self._open_session()
+        target = route.url(params)
+        try:
+            socket = await self._first_that_answers(
+                lambda base: session.ws_connect(base + target, heartbeat=20, max_msg_size=1 << 20)
+            )
+        except aiohttp.WSServerHandshakeError as refusal:
+            # The WebSocket client does not let us read why: an ordinary request is refused the same way.
+            async with session.get(refusal.request_info.url) as response:
+                raise error_of(await response.read(), refusal.status) from None
+        async with socket:
+            yield socket
+
+    @asynccontextmanager
+    async def _request(
+        self, route: Route[Any, Any], params: Mapping[str, str], body: Any, query: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        session = self._open_session()
+        verb, target, data, headers = request_of(route, params, body, query)
+        response = await self._first_that_answers(
+            lambda base: session.request(verb, base + target, data=data or None, headers=headers)
+        )
+        with _translated(response.url.authority):
+            async with response:
+                if response.status >= 400:
+                    raise error_of(await response.read(), response.status)
+                yield response
+
+    async def _first_that_answers(self, ask: Callable[[str], Awaitable[T]]) -> T:
+        failures: list[str] = []
+        for host, port in self._addresses:
+            with _translated(f"{host}:{port}"):
+                try:
+                    return await ask(f"https://{host}:{port}")
+                except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
+                    raise Unauthenticated(f"{host}:{port}: TLS refused: {error}") from None
+                except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+                    failures.append(f"{host}:{port}: {error}")
+        raise Unreachable(f"cannot connect to {' or '.join(failures)}", hint="is the service up?")
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "used as a context manager only"
+        return self._session
+
+
+@contextmanager
+def _translated(where: str) -> Iterator[None]:
+    """What can go wrong with a connection, as errors of ours."""
+    try:
+        yield
+    except aiohttp.WSServerHandshakeError:
+        raise
+    except TimeoutError:
+        raise TimedOut(f"{where}: no answer in time", hint="is the service overloaded?") from None
+    except aiohttp.ClientError as error:
+        raise Unreachable(f"{where}: the connection broke: {error}") from None
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Whole lines of any length; aiohttp's own are limited, and the state of a node may be long."""
+    rest: list[bytes] = []
+    async for chunk in content.iter_any():
+        first, *others = chunk.split(b"\n")
+        rest.append(first)
+        for start in others:
+            yield b"".join(rest)
+            rest = [start]
+    if rest:
+        yield b"".join(rest)

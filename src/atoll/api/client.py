@@ -1,0 +1,182 @@
+"""The light client, for commands: standard library only, because every import is a wait for the user.
+
+Keeps one connection for all calls; goes through all addresses of a service until one answers.
+Effects: TCP and TLS to the service.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from atoll.api.codec import broke_off, decode_line, decoder, error_of, request_of
+from atoll.api.route import NOTHING, B, Done, Download, I, Q, R, Route, Stream, Unary
+from atoll.errors import AtollError, TimedOut, Unauthenticated, Unreachable
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_S = 5.0
+HEARTBEAT_TIMEOUT_S = 30.0
+
+
+class Client:
+    """Calls routes of one service, which may have several addresses."""
+
+    def __init__(
+        self, addresses: Sequence[tuple[str, int]], context: ssl.SSLContext, *, timeout_s: float = 60.0
+    ) -> None:
+        self._addresses = list(addresses)
+        self._context = context
+        self._timeout_s = timeout_s
+        self._connection: http.client.HTTPSConnection | None = None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def call(
+        self,
+        route: Unary[B, Q, R],
+        params: Mapping[str, str] | None = None,
+        *,
+        body: B | None = None,
+        query: Q | None = None,
+        timeout_s: float | None = None,
+    ) -> R:
+        """One request, one reply."""
+        response = self._request(route, params or {}, body, query, timeout_s or self._timeout_s)
+        data = self._guard(response.read)
+        result: R = decoder(route.result).decode(data if route.result is not NOTHING else b"null")
+        return result
+
+    def stream(
+        self,
+        route: Stream[B, Q, I, R],
+        params: Mapping[str, str] | None = None,
+        *,
+        body: B | None = None,
+        query: Q | None = None,
+    ) -> Iterator[I | Done[R]]:
+        """Items as they arrive, at the end `Done`."""
+        response = self._request(route, params or {}, body, query, HEARTBEAT_TIMEOUT_S)
+        with self._reading(response):
+            while line := self._guard(response.readline):
+                if not line.strip():
+                    continue
+                decoded: I | Done[R] = decode_line(route, line)
+                if isinstance(decoded, Done):
+                    self._guard(response.read)
+                    yield decoded
+                    return
+                yield decoded
+            raise broke_off(self._where())
+
+    def download(
+        self, route: Download[B, Q], params: Mapping[str, str] | None = None, *, query: Q | None = None
+    ) -> Iterator[bytes]:
+        """Raw bytes, never all of them in memory."""
+        response = self._request(route, params or {}, None, query, self._timeout_s)
+        with self._reading(response):
+            while chunk := self._guard(lambda: response.read(64 << 10)):
+                yield chunk
+
+    @contextmanager
+    def _reading(self, response: http.client.HTTPResponse) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            if not response.isclosed():
+                # What is left unread would be taken for the next reply.
+                self.close()
+
+    def _request(
+        self, route: Route[Any, Any], params: Mapping[str, str], body: Any, query: Any, timeout_s: float
+    ) -> http.client.HTTPResponse:
+        verb, target, data, headers = request_of(route, params, body, query)
+        # Without a socket when the last reply was followed by a close.
+        kept = self._connection if self._connection and self._connection.sock else None
+        connection = kept or self._connect()
+        connection.sock.settimeout(timeout_s)
+        try:
+            response = self._guard(lambda: _exchange(connection, verb, target, data, headers))
+        except Unreachable:
+            # A kept connection may have been closed at the other end meanwhile: that says nothing.
+            if kept is not None:
+                return self._request(route, params, body, query, timeout_s)
+            raise
+        if response.status >= 400:
+            raise error_of(self._guard(response.read), response.status)
+        return response
+
+    def _guard(self, read: Callable[[], T]) -> T:
+        """What came; or what went wrong with the connection, which is then closed."""
+        try:
+            return read()
+        except TimeoutError:
+            self.close()
+            raise TimedOut(f"{self._where()}: no answer in time", hint="is the service overloaded?") from None
+        except ssl.SSLError as error:
+            # With TLS 1.3 a server's refusal of our certificate arrives with the first read.
+            self.close()
+            raise _refused(self._where(), error) from None
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise Unreachable(f"{self._where()}: the connection broke: {error}") from None
+
+    def _connect(self) -> http.client.HTTPSConnection:
+        failures: list[str] = []
+        for index, (host, port) in enumerate(self._addresses):
+            connection = http.client.HTTPSConnection(
+                host, port, context=self._context, timeout=CONNECT_TIMEOUT_S
+            )
+            try:
+                connection.connect()
+            except ssl.SSLError as error:
+                raise _refused(f"{host}:{port}", error) from None
+            except OSError as error:
+                failures.append(f"{host}:{port}: {error.strerror or error}")
+                continue
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # The one that answered is asked first from now on.
+            self._addresses.insert(0, self._addresses.pop(index))
+            self._connection = connection
+            return connection
+        raise Unreachable(
+            f"cannot connect to {' or '.join(failures)}", hint="is the service up? see: atoll status"
+        )
+
+    def _where(self) -> str:
+        host, port = self._addresses[0]
+        return f"{host}:{port}"
+
+
+def _exchange(
+    connection: http.client.HTTPSConnection, verb: str, target: str, data: bytes, headers: dict[str, str]
+) -> http.client.HTTPResponse:
+    try:
+        connection.request(verb, target, data or None, headers)
+    except (BrokenPipeError, ConnectionResetError):
+        # A server that refuses a large body may close before it has all of it; its answer says why.
+        with suppress(OSError, http.client.HTTPException):
+            return connection.getresponse()
+        raise
+    return connection.getresponse()
+
+
+def _refused(where: str, error: ssl.SSLError) -> AtollError:
+    reason = (error.reason or str(error)).lower().replace("_", " ")
+    return Unauthenticated(
+        f"{where}: TLS refused: {reason}",
+        hint="the certificate must be of this cloud's CA, not expired and not revoked; see: atoll ca show",
+    )

@@ -1,0 +1,279 @@
+"""The routes of a Hypervisor. Pure declarations."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from atoll.api.access import Access
+from atoll.api.route import NOTHING, Download, Route, Socket, Stream, Unary
+from atoll.errors import Invalid
+from atoll.model.checks import Name, check_pattern
+from atoll.model.event import Event
+from atoll.model.image import Image
+from atoll.model.network import Address, Subnet
+from atoll.model.node import Node
+from atoll.model.vm import MAX_USER_DATA, VM, VmSpec, WaitFor, check_user_data, check_wait_for
+
+PORT = 6976
+VM_REF_PATTERN = r"^[a-z0-9][a-z0-9.-]{0,62}$"
+REQUEST_ID_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
+MAX_WAIT_S = 3600
+
+Seconds = Annotated[float, Meta(gt=0, le=MAX_WAIT_S)]
+RequestId = Annotated[str, Meta(pattern=REQUEST_ID_PATTERN, max_length=64)]
+
+
+class Health(Struct, frozen=True):
+    status: str
+
+
+class Wait(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long to follow a VM after it was started: up to a stage, for so many seconds."""
+
+    wait_for: WaitFor | None = None
+    timeout_s: Seconds = 60
+
+    def __post_init__(self) -> None:
+        if self.wait_for is not None:
+            check_wait_for("wait_for", self.wait_for)
+        if not 0 < self.timeout_s <= MAX_WAIT_S:
+            raise Invalid("timeout_s", self.timeout_s, f"must be above 0 and at most {MAX_WAIT_S}")
+
+
+class CreateVm(Struct, frozen=True, forbid_unknown_fields=True):
+    """A VM to make. Sent again with the same request id it gives the VM that the first one made."""
+
+    spec: VmSpec
+    user_data: Annotated[bytes, Meta(max_length=MAX_USER_DATA)] = b""
+    wait: Wait = Wait()
+    request_id: RequestId | None = None
+
+    def __post_init__(self) -> None:
+        check_user_data(len(self.user_data))
+        if self.request_id is not None:
+            check_pattern("request_id", self.request_id, REQUEST_ID_PATTERN, "1 to 64 letters, digits, . _ -")
+
+
+class StopVm(Struct, frozen=True, forbid_unknown_fields=True):
+    """Ask the guest to power down; end it by force when it has not done so after the grace."""
+
+    grace_s: Annotated[float, Meta(ge=0, le=600)] = 15
+
+
+class Progress(Struct, frozen=True):
+    """A stage that a VM has reached, so many seconds after the request."""
+
+    stage: str
+    elapsed_s: float
+    ip: str
+
+
+class AddAddress(Struct, frozen=True, forbid_unknown_fields=True):
+    """Addresses for the pool of a subnet."""
+
+    subnet: Name
+    addresses: Annotated[tuple[Address, ...], Meta(min_length=1, max_length=65536)]
+
+
+class Since(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where to resume a stream of events: after this one. Left out: from the full state on."""
+
+    epoch: Annotated[str, Meta(max_length=64)] = ""
+    sequence: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    follow: bool = True
+
+
+HEALTH = Unary(
+    "health.show",
+    "GET",
+    "/healthz",
+    summary="Whether the Hypervisor serves",
+    access=Access.PUBLIC,
+    body=NOTHING,
+    query=NOTHING,
+    result=Health,
+)
+OPENAPI = Unary(
+    "openapi.show",
+    "GET",
+    "/openapi.json",
+    summary="This description",
+    access=Access.AUTHENTICATED,
+    body=NOTHING,
+    query=NOTHING,
+    result=dict[str, Any],
+)
+NODE_SHOW = Unary(
+    "node.show",
+    "GET",
+    "/v1/node",
+    summary="The node: capacity, drivers, subnets, pools",
+    access=Access.AUTHENTICATED,
+    body=NOTHING,
+    query=NOTHING,
+    result=Node,
+)
+NODE_ADD_SUBNET = Unary(
+    "node.add-subnet",
+    "POST",
+    "/v1/node/subnets",
+    summary="Add a subnet",
+    access=Access.OPERATOR,
+    body=Subnet,
+    query=NOTHING,
+    result=Node,
+)
+NODE_ADD_ADDRESS = Unary(
+    "node.add-address",
+    "POST",
+    "/v1/node/addresses",
+    summary="Add addresses to the pool of a subnet",
+    access=Access.OPERATOR,
+    body=AddAddress,
+    query=NOTHING,
+    result=Node,
+)
+IMAGE_LIST = Unary(
+    "image.list",
+    "GET",
+    "/v1/images",
+    summary="The images that this node has",
+    access=Access.AUTHENTICATED,
+    body=NOTHING,
+    query=NOTHING,
+    result=tuple[Image, ...],
+)
+VM_LIST = Unary(
+    "vm.list",
+    "GET",
+    "/v1/vms",
+    summary="All VMs of the node",
+    access=Access.AUTHENTICATED,
+    body=NOTHING,
+    query=NOTHING,
+    result=tuple[VM, ...],
+)
+VM_CREATE = Stream(
+    "vm.create",
+    "POST",
+    "/v1/vms",
+    summary="Create and start a VM; progress, then the VM",
+    access=Access.AUTHENTICATED,
+    body=CreateVm,
+    query=NOTHING,
+    item=Progress,
+    result=VM,
+)
+VM_SHOW = Unary(
+    "vm.show",
+    "GET",
+    "/v1/vms/{vm}",
+    summary="One VM, by IP or name",
+    access=Access.AUTHENTICATED,
+    body=NOTHING,
+    query=NOTHING,
+    result=VM,
+)
+VM_START = Stream(
+    "vm.start",
+    "POST",
+    "/v1/vms/{vm}/start",
+    summary="Start a stopped VM",
+    access=Access.OWNER,
+    body=Wait,
+    query=NOTHING,
+    item=Progress,
+    result=VM,
+)
+VM_STOP = Unary(
+    "vm.stop",
+    "POST",
+    "/v1/vms/{vm}/stop",
+    summary="Stop a VM",
+    access=Access.OWNER,
+    body=StopVm,
+    query=NOTHING,
+    result=VM,
+)
+VM_REBOOT = Stream(
+    "vm.reboot",
+    "POST",
+    "/v1/vms/{vm}/reboot",
+    summary="Shut the guest down and start it again",
+    access=Access.OWNER,
+    body=Wait,
+    query=NOTHING,
+    item=Progress,
+    result=VM,
+)
+VM_DESTROY = Unary(
+    "vm.destroy",
+    "DELETE",
+    "/v1/vms/{vm}",
+    summary="Destroy a VM and all that is its own; one that is gone already is a success",
+    access=Access.OWNER,
+    body=NOTHING,
+    query=NOTHING,
+    result=NOTHING,
+)
+VM_LOG = Download(
+    "vm.log",
+    "GET",
+    "/v1/vms/{vm}/log",
+    summary="What the guest wrote to its serial console",
+    access=Access.OWNER,
+    body=NOTHING,
+    query=NOTHING,
+    content_type="text/plain",
+)
+VM_USER_DATA = Download(
+    "vm.user-data",
+    "GET",
+    "/v1/vms/{vm}/user-data",
+    summary="The user data of a VM",
+    access=Access.OWNER,
+    body=NOTHING,
+    query=NOTHING,
+)
+VM_CONSOLE = Socket(
+    "vm.console",
+    "GET",
+    "/v1/vms/{vm}/console",
+    summary="The serial console",
+    access=Access.OWNER,
+    body=NOTHING,
+    query=NOTHING,
+)
+EVENTS = Stream(
+    "event.list",
+    "GET",
+    "/v1/events",
+    summary="The full state, then every change",
+    access=Access.AUTHENTICATED,
+    body=NOTHING,
+    query=Since,
+    item=Event,
+    result=NOTHING,
+)
+
+ROUTES: tuple[Route[Any, Any], ...] = (
+    HEALTH,
+    OPENAPI,
+    NODE_SHOW,
+    NODE_ADD_SUBNET,
+    NODE_ADD_ADDRESS,
+    IMAGE_LIST,
+    VM_LIST,
+    VM_CREATE,
+    VM_SHOW,
+    VM_START,
+    VM_STOP,
+    VM_REBOOT,
+    VM_DESTROY,
+    VM_LOG,
+    VM_USER_DATA,
+    VM_CONSOLE,
+    EVENTS,
+)

@@ -1,0 +1,136 @@
+"""Routes: one typed declaration each. Pure.
+
+    Unary    one JSON request, one JSON reply
+    Stream   one JSON request, then JSON lines: items as they happen, at the end one result or one error
+    Download one request, then raw bytes
+    Socket   a WebSocket of raw bytes
+
+A body or query of NOTHING means that the route takes none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from atoll.api.access import Access
+from atoll.model.identity import Identity
+
+B = TypeVar("B")
+Q = TypeVar("Q")
+R = TypeVar("R")
+I = TypeVar("I")  # noqa: E741 - item, beside B(ody), Q(uery) and R(esult)
+
+NOTHING = type(None)
+
+
+class Problem(Struct, frozen=True):
+    """How every error looks on the wire."""
+
+    code: str
+    brief: str
+    hint: str = ""
+    details: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[B, Q]):
+    """One request as a handler sees it: checked, decoded, its caller known."""
+
+    identity: Identity
+    params: Mapping[str, str]
+    body: B
+    query: Q
+
+
+class ByteSocket(Protocol):
+    """The server's end of a Socket route."""
+
+    async def receive(self) -> bytes:
+        """The next bytes from the client; empty when it has gone."""
+        ...
+
+    async def send(self, data: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Route(Generic[B, Q]):
+    """What all kinds of route have in common."""
+
+    name: str
+    verb: str
+    path: str
+    summary: str = field(kw_only=True)
+    access: Access = field(kw_only=True)
+    body: type[B] = field(kw_only=True)
+    query: type[Q] = field(kw_only=True)
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        return tuple(re.findall(r"{(\w+)}", self.path))
+
+    def url(self, params: Mapping[str, str]) -> str:
+        """The path with its parameters filled in, quoted."""
+        return re.sub(r"{(\w+)}", lambda match: quote(params[match.group(1)], safe=""), self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Unary(Route[B, Q], Generic[B, Q, R]):
+    result: type[R] = field(kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream(Route[B, Q], Generic[B, Q, I, R]):
+    item: type[I] = field(kw_only=True)
+    result: type[R] = field(kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Download(Route[B, Q], Generic[B, Q]):
+    content_type: str = field(kw_only=True, default="application/octet-stream")
+
+
+@dataclass(frozen=True, slots=True)
+class Socket(Route[B, Q], Generic[B, Q]):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[R]):
+    """The last thing that a stream handler yields."""
+
+    result: R
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A route with its handler. Made by the `bind_…` functions, which check the types of both together."""
+
+    route: Route[Any, Any]
+    handler: Callable[..., Any]
+
+
+def bind(route: Unary[B, Q, R], handler: Callable[[Call[B, Q]], Awaitable[R]]) -> Bound:
+    return Bound(route, handler)
+
+
+def bind_stream(
+    route: Stream[B, Q, I, R], handler: Callable[[Call[B, Q]], AsyncIterator[I | Done[R]]]
+) -> Bound:
+    return Bound(route, handler)
+
+
+def bind_download(route: Download[B, Q], handler: Callable[[Call[B, Q]], AsyncIterator[bytes]]) -> Bound:
+    return Bound(route, handler)
+
+
+def bind_socket(
+    route: Socket[B, Q], handler: Callable[[Call[B, Q]], Awaitable[Callable[[ByteSocket], Awaitable[None]]]]
+) -> Bound:
+    """The handler checks, then returns what talks: so that a refusal is an HTTP status, not a dead socket."""
+    return Bound(route, handler)

@@ -1,0 +1,266 @@
+"""The server side of routes, on aiohttp: certificate, authorisation, decoding, problems, streams.
+
+Effects: answers HTTP requests; what a route does is its handler's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
+
+from atoll.api.codec import decode_body, decode_query, encode, problem_of
+from atoll.api.route import Bound, Call, Done, Download, Route, Socket, Stream, Unary
+from atoll.errors import AtollError, Malformed, NotFound, TooLarge
+from atoll.model.identity import Identity
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 5.0
+JSON = {"Content-Type": "application/json"}
+LINES = {"Content-Type": "application/jsonl", "Cache-Control": "no-store"}
+PROBLEM = {"Content-Type": "application/problem+json"}
+
+Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Gate(Protocol):
+    """Who is calling, and may they call this route?"""
+
+    def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
+        """The caller, or Unauthenticated or Denied."""
+        ...
+
+
+def application(routes: Sequence[Bound], gate: Gate, max_body: int) -> web.Application:
+    """An aiohttp application that serves the routes; errors too have the shape of the contract."""
+    app = web.Application(client_max_size=max_body)
+    verbs: dict[str, set[str]] = {}
+    for bound in routes:
+        verbs.setdefault(bound.route.path, set()).add(bound.route.verb)
+        app.router.add_route(bound.route.verb, bound.route.path, _endpoint(bound, gate))
+    for path, known in verbs.items():
+        app.router.add_route("*", path, _wrong_verb(known))
+    app.router.add_route("*", "/{tail:.*}", _no_such_path)
+    return app
+
+
+def _endpoint(bound: Bound, gate: Gate) -> Endpoint:
+    kinds: dict[type, Callable[[Bound, Gate], Endpoint]] = {
+        Unary: _unary,
+        Stream: _stream,
+        Download: _download,
+        Socket: _socket,
+    }
+    answer = kinds[type(bound.route)](bound, gate)
+
+    async def endpoint(request: web.Request) -> web.StreamResponse:
+        try:
+            return await answer(request)
+        except web.HTTPRequestEntityTooLarge:
+            return _problem(_too_large(request))
+        except Exception as error:
+            return _problem(_known(bound.route, error))
+
+    return endpoint
+
+
+async def _call(route: Route[Any, Any], gate: Gate, request: web.Request) -> Call[Any, Any]:
+    transport = request.transport
+    tls = transport.get_extra_info("ssl_object") if transport is not None else None
+    identity = gate.admit(route, tls.getpeercert(binary_form=True) if tls is not None else None)
+    data = await _read(request) if request.body_exists else b""
+    return Call(
+        identity=identity,
+        params=request.match_info,
+        body=decode_body(route.body, data),
+        query=decode_query(route.query, request.query),
+    )
+
+
+async def _read(request: web.Request) -> bytes:
+    # An honest client is told before it has sent what would not be taken anyway.
+    if (request.content_length or 0) > request.client_max_size:
+        raise _too_large(request)
+    try:
+        return await request.read()
+    except (web.RequestPayloadError, ConnectionError) as error:
+        raise Malformed(f"request body: {error}", hint="send one whole JSON object") from None
+
+
+def _unary(bound: Bound, gate: Gate) -> Endpoint:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        result = await bound.handler(await _call(bound.route, gate, request))
+        if result is None:
+            return web.Response(status=204)
+        return web.Response(body=encode(result), headers=JSON)
+
+    return answer
+
+
+def _stream(bound: Bound, gate: Gate) -> Endpoint:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        lines = bound.handler(await _call(bound.route, gate, request))
+        response = web.StreamResponse(headers=LINES)
+        # A client that goes away ends the lines, and with them what feeds them.
+        async with (
+            contextlib.aclosing(lines),
+            contextlib.aclosing(_with_heartbeat(lines)) as beats,
+            contextlib.aclosing(_until_error(bound.route, beats)) as rest,
+        ):
+            # The first line is awaited before the status goes out: a refusal is a status, not a line.
+            first = await anext(beats, None)
+            with contextlib.suppress(ClientConnectionResetError):
+                await response.prepare(request)
+                await response.write(_line(first))
+                async for line in rest:
+                    await response.write(line)
+                await response.write_eof()
+        return response
+
+    return answer
+
+
+async def _until_error(route: Route[Any, Any], beats: AsyncIterator[Any]) -> AsyncGenerator[bytes, None]:
+    """The lines as bytes. The status is out: an error is the last of them."""
+    try:
+        async for line in beats:
+            yield _line(line)
+    except Exception as error:
+        yield encode({"error": problem_of(_known(route, error))}) + b"\n"
+
+
+async def _with_heartbeat(lines: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+    """The lines, and None when there was none for a while: a write finds out if the client is there."""
+    while True:
+        pending = asyncio.ensure_future(_next(lines))
+        try:
+            while not (await asyncio.wait({pending}, timeout=HEARTBEAT_S))[0]:
+                yield None
+        except BaseException:
+            pending.cancel()
+            await asyncio.gather(pending, return_exceptions=True)
+            raise
+        try:
+            line = pending.result()
+        except StopAsyncIteration:
+            return
+        yield line
+
+
+async def _next(lines: AsyncIterator[Any]) -> Any:
+    return await anext(lines)
+
+
+def _line(line: Any) -> bytes:
+    if line is None:
+        return b"\n"
+    return encode({"result": line.result} if isinstance(line, Done) else {"item": line}) + b"\n"
+
+
+def _download(bound: Bound, gate: Gate) -> Endpoint:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        chunks = bound.handler(await _call(bound.route, gate, request))
+        assert isinstance(bound.route, Download)
+        response = web.StreamResponse(headers={"Content-Type": bound.route.content_type})
+        async with contextlib.aclosing(chunks):
+            first = await anext(chunks, b"")
+            await response.prepare(request)
+            try:
+                await response.write(first)
+                async for chunk in chunks:
+                    await response.write(chunk)
+                await response.write_eof()
+            except ClientConnectionResetError:
+                pass
+            except Exception as error:
+                _known(bound.route, error)
+                # The status is out, and bytes have no last line: only a broken connection can tell.
+                if request.transport is not None:
+                    request.transport.abort()
+        return response
+
+    return answer
+
+
+class _WebSocket:
+    """A ByteSocket on an aiohttp WebSocket."""
+
+    def __init__(self, socket: web.WebSocketResponse) -> None:
+        self._socket = socket
+
+    async def receive(self) -> bytes:
+        while True:
+            message = await self._socket.receive()
+            if message.type not in (WSMsgType.BINARY, WSMsgType.TEXT):
+                return b""
+            data: bytes = message.data if message.type is WSMsgType.BINARY else message.data.encode()
+            if data:
+                return data
+
+    async def send(self, data: bytes) -> None:
+        await self._socket.send_bytes(data)
+
+
+def _socket(bound: Bound, gate: Gate) -> Endpoint:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        talk = await bound.handler(await _call(bound.route, gate, request))
+        socket = web.WebSocketResponse(heartbeat=20, max_msg_size=64 << 10)
+        if not socket.can_prepare(request):
+            raise Malformed(
+                f"{bound.route.path}: this route speaks WebSocket", hint="send an Upgrade: websocket request"
+            )
+        await socket.prepare(request)
+        try:
+            await talk(_WebSocket(socket))
+        except Exception as error:
+            brief = _known(bound.route, error).brief
+            await socket.close(code=WSCloseCode.INTERNAL_ERROR, message=brief.encode()[:120])
+        finally:
+            await socket.close()
+        return socket
+
+    return answer
+
+
+def _wrong_verb(known: set[str]) -> Endpoint:
+    allowed = ", ".join(sorted(known))
+
+    async def endpoint(request: web.Request) -> web.StreamResponse:
+        error = Malformed(
+            f"{request.method} {request.path}: no such method here", hint=f"this path takes {allowed}"
+        )
+        return web.Response(status=405, body=encode(problem_of(error)), headers=PROBLEM | {"Allow": allowed})
+
+    return endpoint
+
+
+async def _no_such_path(request: web.Request) -> web.StreamResponse:
+    return _problem(NotFound(f"{request.path[:80]}: no such path", hint="GET /openapi.json lists them"))
+
+
+def _problem(error: AtollError) -> web.Response:
+    return web.Response(status=error.http_status, body=encode(problem_of(error)), headers=PROBLEM)
+
+
+def _too_large(request: web.Request) -> TooLarge:
+    return TooLarge(
+        f"request body {request.content_length or 'of unknown size'} bytes: "
+        f"must be at most {request.client_max_size} bytes",
+        hint="user data may have 1 MiB; keep more in an object store and fetch it from the guest",
+        details={"field": "request body", "limit": request.client_max_size},
+    )
+
+
+def _known(route: Route[Any, Any], error: Exception) -> AtollError:
+    """The error as a caller may see it. One that nobody foresaw is for our log."""
+    if isinstance(error, AtollError):
+        return error
+    log.error("%s failed", route.name, exc_info=error)
+    return AtollError(
+        f"{route.name}: unforeseen failure in the service", hint="its log has the details; please report this"
+    )

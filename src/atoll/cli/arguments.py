@@ -1,0 +1,161 @@
+"""Command-line arguments: the parser that all nouns share, and values as people write them. Pure."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
+
+from atoll.errors import Invalid, Malformed
+
+GLOBAL_OPTIONS = (
+    ("--dir", "DIR", "ATOLL_DIR", "the cloud on this machine to use (default /var/lib/atoll)"),
+    ("--node", "HOST[:PORT],…", "ATOLL_NODE", "talk to this Hypervisor instead; the first that answers"),
+    ("--cert", "FILE", "ATOLL_CERT", "client certificate (default DIR/client/user.pem)"),
+    ("--key", "FILE", "ATOLL_KEY", "its private key (default DIR/client/user.key)"),
+    ("--ca", "FILE", "ATOLL_CA", "certificate of the CA to trust (default DIR/client/ca.pem)"),
+)
+QUIET = ("-q", "--quiet")
+VM_METAVAR = "IP|NAME"
+"""Marks an argument that names a VM, for the reader and for completion."""
+
+_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+Run: TypeAlias = Callable[[argparse.Namespace], int | None]
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal, up to a limit. (argparse itself would import shutil to find out.)"""
+
+    def __init__(self, prog: str) -> None:
+        try:
+            columns = os.get_terminal_size(sys.__stdout__.fileno()).columns if sys.__stdout__ else 80
+        except (OSError, ValueError):
+            columns = 80
+        super().__init__(prog, max_help_position=32, width=max(40, min(columns, 110) - 2))
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes the global options in any place, never guesses abbreviations, fails like everything else does."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings.setdefault("formatter_class", Formatter)
+        super().__init__(allow_abbrev=False, **settings)
+        for flag, metavar, _, _ in GLOBAL_OPTIONS:
+            self.add_argument(flag, metavar=metavar, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        self.add_argument(
+            *QUIET, action="store_true", default=argparse.SUPPRESS, help="no progress on standard error"
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise Malformed(self._said_of_us(message), hint=f"see: {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            what = action.option_strings[-1] if action.option_strings else action.dest
+            raise unknown(self._said_of_us(what), str(value), map(str, action.choices))
+
+    def _said_of_us(self, message: str) -> str:
+        subject = self.prog.removeprefix("atoll").strip()
+        return f"{subject}: {message}" if subject else message
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
+def unknown(what: str, value: str, known: Iterable[str]) -> Malformed:
+    """The error for a word that is none of the known ones, with the nearest of them."""
+    from difflib import get_close_matches
+
+    choices = list(known)
+    near = get_close_matches(value, choices, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"one of: {', '.join(choices)}"
+    return Malformed(f"{what} {value!r}: there is none of that name", hint=hint)
+
+
+def top_parser() -> tuple[Parser, Commands]:
+    parser = Parser(prog="atoll")
+    parser.set_defaults(dir=None, node=None, cert=None, key=None, ca=None, quiet=False)
+    return parser, parser.add_subparsers(metavar="NOUN", dest="noun", required=True)
+
+
+def add_noun(commands: Commands, name: str, summary: str) -> Commands:
+    """A noun whose verbs are to be added to what this returns."""
+    parser = commands.add_parser(name, help=summary, description=summary)
+    return parser.add_subparsers(metavar="VERB", dest="verb", required=True)
+
+
+def add_verb(commands: Commands, name: str, run: Run, *, summary: str, example: str) -> Parser:
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary,
+        epilog=f"example:\n  {example}\n\nglobal options: see atoll --help",
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def noun_of(argv: Sequence[str], nouns: Iterable[str]) -> tuple[str | None, bool]:
+    """The noun of a command line, and whether help was asked for before it."""
+    words = iter(argv)
+    with_value = {flag for flag, *_ in GLOBAL_OPTIONS}
+    for word in words:
+        if word in ("-h", "--help"):
+            return None, True
+        if word in with_value:
+            next(words, None)
+        elif word.startswith("-"):
+            if word not in QUIET and word.partition("=")[0] not in with_value:
+                raise Malformed(
+                    f"{word}: not an option of atoll itself", hint="options of a verb stand behind it"
+                )
+        elif word in nouns:
+            return word, False
+        else:
+            raise unknown("noun", word, nouns)
+    return None, False
+
+
+def help_text(nouns: Mapping[str, str]) -> str:
+    """`atoll --help`, without importing any noun."""
+    lines = ["usage: atoll [options] NOUN VERB …", "", "One small cloud over all of your machines.", ""]
+    lines += [f"  {noun:<12}{summary}" for noun, summary in nouns.items()]
+    lines += ["", "options, before or after the noun (or set the variable):"]
+    lines += [
+        f"  {f'{flag} {metavar}':<24}{text} [{variable}]" for flag, metavar, variable, text in GLOBAL_OPTIONS
+    ]
+    lines += [
+        f"  {'-q, --quiet':<24}no progress on standard error",
+        f"  {'-V, --version':<24}print the version",
+        "",
+        "exit status: 0 ok, 1 error, 2 usage, 3 not found, 4 conflict, 5 denied, 6 no capacity,",
+        "             7 unreachable, 8 timed out, 130 interrupted",
+        "",
+        "try: atoll up && atoll vm create --name web --image appliance",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def parse_duration_s(field: str, text: str) -> float:
+    """Seconds of '90', '0.5s', '15m', '24h' or '30d'."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)", text.strip())
+    if match is None:
+        raise Invalid(field, text, "is not a duration", hint="write 90, 90s, 15m, 24h or 30d")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def parse_tags(pairs: Iterable[str]) -> dict[str, str]:
+    """KEY=VALUE pairs; the model checks what they may consist of."""
+    tags: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise Invalid("tag", pair, "is not KEY=VALUE", hint="for example: --tag role=web")
+        if key in tags:
+            raise Invalid("tag", pair, "is given twice")
+        tags[key] = value
+    return tags

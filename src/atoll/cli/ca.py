@@ -1,0 +1,253 @@
+"""`atoll ca`: the small CA of a cloud. Effects: reads and writes the CA's directory and what is issued.
+
+Works on the files of this machine, so that certificates can be had while no service runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from atoll.cli.arguments import Commands, Parser, add_noun, add_verb, parse_duration_s
+from atoll.cli.context import cloud_dir
+from atoll.cli.output import (
+    Column,
+    View,
+    add_list_options,
+    add_show_options,
+    joined,
+    notice,
+    render_list,
+    render_one,
+    style_of,
+    write,
+)
+from atoll.errors import HostFailure, Invalid
+from atoll.identity import certificates
+from atoll.identity.authority import Authority, Issued
+from atoll.identity.claims import Claims, Kind, server_claims, service_claims, user_claims
+from atoll.identity.index import IssuedRecord
+from atoll.identity.inspection import Description, describe
+from atoll.system import clock, files
+
+MAX_CERTIFICATES = 1 << 20
+_LIFETIMES = {
+    Kind.USER: certificates.USER_LIFETIME,
+    Kind.SERVER: certificates.SERVER_LIFETIME,
+    Kind.SERVICE: certificates.SERVICE_LIFETIME,
+}
+_GREEN, _RED, _DIM = "32", "31", "2"
+
+
+def register(commands: Commands) -> None:
+    ca = add_noun(
+        commands, "ca", "The small CA of a cloud, for those who have none: certificates and their end."
+    )
+    verb = add_verb(ca, "init", init, summary="Make a CA.", example="atoll ca init --name 'Example Cloud CA'")
+    verb.add_argument("--name", default="Atoll CA", help="its common name; default 'Atoll CA'")
+    verb.add_argument("--lifetime", default="3650d", metavar="TIME", help="default 3650d")
+    _add_ca_dir(verb)
+    add_show_options(verb)
+    verb = add_verb(
+        ca,
+        "issue",
+        issue,
+        summary="Issue a certificate: NAME.pem, NAME.key and ca.pem in a directory.",
+        example="atoll ca issue user alice --group ops --method 'vm.*' --lifetime 24h --out ~/.atoll",
+    )
+    verb.add_argument("kind", choices=[str(kind) for kind in _LIFETIMES], metavar="user|server|service")
+    verb.add_argument("name", metavar="NAME")
+    verb.add_argument("--group", action="append", default=[], metavar="GROUP", help="may be repeated")
+    verb.add_argument(
+        "--method", action="append", default=[], metavar="METHOD", help="such as vm.list, vm.* or *"
+    )
+    verb.add_argument(
+        "--address",
+        action="append",
+        default=[],
+        metavar="NAME|IP",
+        help="of a server or service, besides NAME",
+    )
+    verb.add_argument("--lifetime", metavar="TIME", help="default 24h for users, 30d for others")
+    verb.add_argument("--out", default=".", metavar="DIR", help="default: here")
+    _add_ca_dir(verb)
+    add_show_options(verb)
+    verb = add_verb(
+        ca,
+        "show",
+        show,
+        summary="Show the certificates in a file; without one, the CA's own.",
+        example="atoll ca show /var/lib/atoll/client/user.pem",
+    )
+    verb.add_argument("file", nargs="?", metavar="FILE")
+    _add_ca_dir(verb)
+    add_show_options(verb)
+    verb = add_verb(
+        ca, "list", list_, summary="List what the CA has issued.", example="atoll ca list --subject alice"
+    )
+    verb.add_argument("--subject", help="only of this user, service or server")
+    _add_ca_dir(verb)
+    add_list_options(verb)
+    verb = add_verb(
+        ca,
+        "revoke",
+        revoke,
+        summary="Revoke a certificate, or all of a subject. Again is fine.",
+        example="atoll ca revoke --subject alice",
+    )
+    what = verb.add_mutually_exclusive_group(required=True)
+    what.add_argument("serial", nargs="?", metavar="SERIAL", help="as atoll ca list shows it")
+    what.add_argument("--subject", help="everything that still holds for this user, service or server")
+    what.add_argument("--file", metavar="FILE", help="the certificate itself")
+    _add_ca_dir(verb)
+
+
+def init(options: argparse.Namespace) -> None:
+    view = certificate_view(clock.now())
+    style = style_of(options, view)
+    lifetime = timedelta(seconds=parse_duration_s("lifetime", options.lifetime))
+    authority = Authority.create(_ca_dir(options), options.name, lifetime=lifetime)
+    write(render_one(view, describe(authority.cert_pem)[0], style))
+
+
+def issue(options: argparse.Namespace) -> None:
+    view = certificate_view(clock.now())
+    style = style_of(options, view)
+    claims = claims_of(options)
+    lifetime = _LIFETIMES[claims.kind]
+    if options.lifetime:
+        lifetime = timedelta(seconds=parse_duration_s("lifetime", options.lifetime))
+    name, out = file_name(options.name), Path(options.out)
+    authority = Authority.open(_ca_dir(options))
+    issued = authority.issue(claims, lifetime)
+    _write(issued, authority.cert_pem, out, name)
+    notice(f"wrote {out / name}.pem, {out / name}.key and {out / 'ca.pem'}", options)
+    write(render_one(view, describe(issued.cert_pem)[0], style))
+
+
+def show(options: argparse.Namespace) -> None:
+    view = certificate_view(clock.now())
+    style = style_of(options, view)
+    pem = _read(Path(options.file)) if options.file else Authority.open(_ca_dir(options)).cert_pem
+    found = describe(pem)
+    if len(found) == 1:
+        write(render_one(view, found[0], style))
+    elif style.is_text:
+        write("\n".join(render_one(view, each, style) for each in found))
+    else:
+        write(render_list(view, found, style))
+
+
+def list_(options: argparse.Namespace) -> None:
+    view = issued_view(clock.now())
+    style = style_of(options, view)
+    records = Authority.open(_ca_dir(options)).list_issued(subject=options.subject)
+    write(render_list(view, records, style))
+
+
+def revoke(options: argparse.Namespace) -> None:
+    authority = Authority.open(_ca_dir(options))
+    if options.subject is not None:
+        revoked = [record.serial for record in authority.revoke_subject(options.subject)]
+    elif options.file is not None:
+        revoked = [authority.revoke_certificate(_read(Path(options.file)))]
+    else:
+        revoked = [authority.revoke(options.serial).serial]
+    notice(f"revoked: {joined(revoked)}", options)
+
+
+def claims_of(options: argparse.Namespace) -> Claims:
+    groups, methods = tuple(options.group), tuple(options.method)
+    kind = Kind(options.kind)
+    if kind is Kind.SERVER:
+        if groups or methods:
+            raise Invalid(
+                "kind", options.kind, "has no groups and methods", hint="issue a service certificate instead"
+            )
+        return server_claims((options.name, *options.address))
+    if kind is Kind.SERVICE:
+        return service_claims(options.name, tuple(options.address), groups, methods)
+    if options.address:
+        raise Invalid("address", options.address[0], "is a server's", hint="issue a service certificate")
+    return user_claims(options.name, groups, methods)
+
+
+def file_name(name: str) -> str:
+    """The name that files of this subject begin with."""
+    if name in ("", ".", "..", "ca") or "/" in name or "\0" in name or name.startswith("-"):
+        raise Invalid("name", name, "cannot name a file", hint="letters, digits and . _ @ - make a good name")
+    return name
+
+
+def certificate_view(now: datetime) -> View[Description]:
+    return View(
+        name=lambda each: each.subject,
+        columns=(
+            Column("subject", lambda each: each.subject),
+            Column("kind", lambda each: each.kind),
+            Column("state", lambda each: each.state(now), paint=lambda each: _paint(each.state(now))),
+            Column("issuer", lambda each: each.issuer),
+            Column("not-before", lambda each: _moment(each.not_before)),
+            Column("not-after", lambda each: _moment(each.not_after)),
+            Column("groups", lambda each: joined(each.groups)),
+            Column("methods", lambda each: joined(each.methods)),
+            Column("addresses", lambda each: joined(each.names)),
+            Column("key", lambda each: each.key),
+            Column("serial", lambda each: each.serial),
+            Column("sha256", lambda each: each.sha256),
+        ),
+    )
+
+
+def issued_view(now: datetime) -> View[IssuedRecord]:
+    return View(
+        name=lambda record: record.serial,
+        columns=(
+            Column("serial", lambda record: record.serial),
+            Column("kind", lambda record: record.kind),
+            Column("subject", lambda record: record.subject),
+            Column("state", lambda record: _state(record, now), paint=lambda r: _paint(_state(r, now))),
+            Column("not-after", lambda record: _moment(record.not_after)),
+            Column("groups", lambda record: joined(record.groups)),
+            Column("methods", lambda record: joined(record.methods), wide=True),
+            Column("addresses", lambda record: joined(record.names), wide=True),
+            Column("not-before", lambda record: _moment(record.not_before), wide=True),
+        ),
+    )
+
+
+def _state(record: IssuedRecord, now: datetime) -> str:
+    if record.revoked_at is not None:
+        return "revoked"
+    return "expired" if now > record.not_after else "valid"
+
+
+def _paint(state: str) -> str:
+    return {"valid": _GREEN, "revoked": _RED}.get(state, _DIM)
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%SZ}"
+
+
+def _add_ca_dir(verb: Parser) -> None:
+    verb.add_argument("--ca-dir", metavar="DIR", help="the CA's directory; default: pki in that of the cloud")
+
+
+def _ca_dir(options: argparse.Namespace) -> Path:
+    return Path(options.ca_dir) if options.ca_dir else cloud_dir(options) / "pki"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return files.read_limited(path, MAX_CERTIFICATES)
+    except OSError as error:
+        raise HostFailure(f"reading {path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _write(issued: Issued, ca_pem: bytes, out: Path, name: str) -> None:
+    files.make_dirs(out)
+    files.write_durably(out / f"{name}.key", issued.key_pem)
+    files.write_durably(out / f"{name}.pem", issued.cert_pem, mode=0o644)
+    files.write_durably(out / "ca.pem", ca_pem, mode=0o644)

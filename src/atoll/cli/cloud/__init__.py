@@ -1,0 +1,1 @@
+"""A one-node cloud on this machine: one directory, one network namespace, one agent."""

@@ -1,0 +1,116 @@
+"""What a one-node cloud consists of: names, addresses and paths. Pure.
+
+host ── atl-<n> ═══ uplink ── namespace atoll-<id> ── br-default ── VMs
+10.213.<128+n>.0/31           10.213.<128+n>.1 is the node, 10.213.<n>.0/24 the subnet
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from msgspec import Struct
+
+from atoll.errors import Conflict, Invalid
+from atoll.model.network import Address, Subnet, mac_for
+
+CLOUDS = 128
+BLOCK = "10.213"
+POOL_LIMIT = 1024
+
+
+class Paths:
+    """Where things are in the directory of a cloud."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.cloud = directory / "cloud.json"
+        self.lock = directory / "up.lock"
+        self.pki = directory / "pki"
+        self.node = directory / "node"
+        self.server = directory / "server"
+        self.client = directory / "client"
+        self.context = directory / "client" / "context.json"
+        self.images = directory / "images"
+        self.cache = directory / "cache"
+        self.agent = directory / "agent.json"
+        self.pid = directory / "agent.pid"
+        self.log = directory / "agent.log"
+
+
+class Cloud(Struct, frozen=True):
+    """The facts of one cloud, kept in cloud.json."""
+
+    id: str
+    number: int
+    subnet: Subnet
+    nat: bool = False
+    forwarding: dict[str, str] = {}
+    """Forwarding switches of the host as they were before NAT changed them."""
+
+    @property
+    def namespace(self) -> str:
+        return f"atoll-{self.id}"
+
+    @property
+    def uplink(self) -> str:
+        return f"atl-{self.number}"
+
+    @property
+    def host_ip(self) -> str:
+        return f"{BLOCK}.{CLOUDS + self.number}.0"
+
+    @property
+    def node_ip(self) -> str:
+        return f"{BLOCK}.{CLOUDS + self.number}.1"
+
+    @property
+    def cgroup(self) -> str:
+        return f"atoll/{self.id}"
+
+    @property
+    def nat_table(self) -> str:
+        return self.namespace
+
+
+def plan(cloud_id: str, cidr: str | None, taken: Collection[str], links: Collection[str], nat: bool) -> Cloud:
+    """A new cloud on addresses that nobody on this host uses. `taken`: the networks of its routes."""
+    networks = [ipaddress.IPv4Network(network, strict=False) for network in taken]
+    for number in range(CLOUDS):
+        cloud = Cloud(cloud_id, number, subnet_for(cidr or f"{BLOCK}.{number}.0/24"), nat)
+        link = ipaddress.IPv4Network(f"{cloud.host_ip}/31")
+        if cloud.uplink in links or _overlap(link, networks):
+            continue
+        if not _overlap(cloud.subnet.network, networks):
+            return cloud
+        if cidr is not None:
+            raise Conflict(
+                f"subnet {cidr}: this host has a route to it already",
+                hint="choose another one, or let atoll up choose",
+            )
+    raise Conflict(
+        f"no free network in {BLOCK}.0.0/16 for another cloud",
+        hint="name one with: atoll up --subnet 192.168.77.0/24",
+    )
+
+
+def subnet_for(cidr: str) -> Subnet:
+    """The first subnet of a cloud: its gateway is the node."""
+    try:
+        network = ipaddress.IPv4Network(cidr)
+    except ValueError as error:
+        raise Invalid("subnet", cidr, str(error), hint="write a network such as 10.99.0.0/24") from None
+    return Subnet(id="default", cidr=str(network), gateway=str(network[1]), domain="atoll.internal")
+
+
+def pool_for(subnet: Subnet) -> tuple[Address, ...]:
+    """Every address of the subnet but the gateway's, up to a limit; more can be added."""
+    hosts: Iterable[ipaddress.IPv4Address] = subnet.network.hosts()
+    ips = (str(ip) for ip, _ in zip(hosts, range(POOL_LIMIT), strict=False))
+    return tuple(Address(ip, mac_for(ip)) for ip in ips if ip != subnet.gateway)
+
+
+def _overlap(network: ipaddress.IPv4Network, others: Iterable[ipaddress.IPv4Network]) -> bool:
+    # A default route is a route to everywhere and says nothing.
+    return any(other.prefixlen and network.overlaps(other) for other in others)

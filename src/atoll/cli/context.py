@@ -1,0 +1,199 @@
+"""Where the service is, and who we are. Effects: reads the client's directory, key and certificates.
+
+`atoll up` leaves in DIR/client what its user needs: context.json, ca.pem, user.pem, user.key. Options and
+environment variables point elsewhere, one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from atoll.api.client import Client
+from atoll.api.hypervisor import PORT
+from atoll.errors import AtollError, Denied, HostFailure, Invalid, Malformed, Unauthenticated, Unreachable
+from atoll.model.checks import check_name
+
+DEFAULT_DIR = Path("/var/lib/atoll")
+NAMESPACES = Path("/run/netns")
+
+Address = tuple[str, int]
+
+
+class ContextFile(msgspec.Struct, frozen=True):
+    """DIR/client/context.json: where the cloud of that directory answers."""
+
+    addresses: tuple[str, ...]
+    namespace: str = ""
+    """The network namespace that the cloud lives in; without it, nobody of ours is at those addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """All that a client needs."""
+
+    addresses: tuple[Address, ...]
+    ca: Path
+    cert: Path
+    key: Path
+
+
+def cloud_dir(options: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Path:
+    return Path(_setting(options, environment, "dir") or DEFAULT_DIR)
+
+
+def find(
+    options: argparse.Namespace,
+    environment: Mapping[str, str] = os.environ,
+    namespaces: Path = NAMESPACES,
+) -> Context:
+    """From options, else the environment, else what `atoll up` left."""
+    directory = cloud_dir(options, environment)
+    files = directory / "client"
+    nodes = _setting(options, environment, "node")
+    return Context(
+        addresses=parse_addresses(nodes) if nodes else _addresses_of(directory, namespaces),
+        ca=Path(_setting(options, environment, "ca") or files / "ca.pem"),
+        cert=Path(_setting(options, environment, "cert") or files / "user.pem"),
+        key=Path(_setting(options, environment, "key") or files / "user.key"),
+    )
+
+
+@contextmanager
+def connect(options: argparse.Namespace) -> Iterator[Client]:
+    """The client for commands. It connects with its first call."""
+    context = find(options)
+    with Client(context.addresses, tls_of(context)) as client:
+        try:
+            yield client
+        except Unreachable as error:
+            raise diagnosed(error, options) from None
+
+
+def diagnosed(error: AtollError, options: argparse.Namespace) -> AtollError:
+    """Why a connection broke, if it is our certificate: a server that refuses it just hangs up."""
+    if not isinstance(error, Unreachable) or "connection broke" not in error.brief:
+        return error
+    context = find(options)
+    # Slow to import, and needed only now that there is time.
+    from atoll.identity import certificates
+    from atoll.identity.contents import subject
+    from atoll.system import clock
+
+    try:
+        ours = certificates.from_pem(context.cert.read_bytes())
+        issuers = certificates.all_from_pem(context.ca.read_bytes())
+        who = subject(ours)
+    except (AtollError, OSError):
+        return error
+    if not any(certificates.issued_by(ours, issuer) for issuer in issuers):
+        return Unauthenticated(
+            f"certificate {context.cert} of {who}: refused, since it is not of the CA in {context.ca}",
+            hint="use a certificate of that CA; atoll ca issue makes one",
+        )
+    if clock.now() > ours.not_valid_after_utc:
+        return Unauthenticated(
+            f"certificate {context.cert} of {who}: expired at {ours.not_valid_after_utc:%Y-%m-%d %H:%M:%SZ}",
+            hint="atoll up renews the administrator's; atoll ca issue user makes a new one",
+        )
+    return error
+
+
+def tls_of(context: Context) -> ssl.SSLContext:
+    """TLS 1.2 or later; the server proves its name or address by our CA, we prove who we are."""
+    for what, path in (("CA certificate", context.ca), ("certificate", context.cert), ("key", context.key)):
+        _check_readable(what, path)
+    try:
+        tls = ssl.create_default_context(cafile=context.ca)
+        tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    except ssl.SSLError:
+        raise Malformed(f"CA certificate {context.ca}: not a PEM certificate") from None
+    try:
+        # Without a password here, a locked key would stop at a prompt.
+        tls.load_cert_chain(context.cert, context.key, password="")
+    except ssl.SSLError as error:
+        reason = (error.reason or "not readable").lower().replace("_", " ")
+        raise Malformed(
+            f"certificate {context.cert} with key {context.key}: {reason}",
+            hint="both must be PEM, belong together, and the key must have no password",
+        ) from None
+    return tls
+
+
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """HOST[:PORT],… ; an IPv6 address with a port stands in brackets."""
+    return tuple(_parse_address(part.strip()) for part in text.split(","))
+
+
+def _parse_address(text: str) -> Address:
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        colon, port = (rest[:1], rest[1:]) if bracket else ("", "")
+        sound = bool(bracket) and (not rest or colon == ":")
+    else:
+        host, colon, port = text.partition(":") if text.count(":") == 1 else (text, "", "")
+        sound = True
+    if not sound or not host or any(char.isspace() or char in "/@?#" for char in host):
+        raise Invalid("node", text, "is not HOST or HOST:PORT", hint="for example 10.213.0.1:6976")
+    if colon and not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536):
+        raise Invalid("node", text, "has a port that is not from 1 to 65535")
+    return host, int(port) if colon else PORT
+
+
+def _setting(options: argparse.Namespace, environment: Mapping[str, str], name: str) -> str | None:
+    given: str | None = getattr(options, name)
+    return given if given is not None else environment.get(f"ATOLL_{name.upper()}") or None
+
+
+def _addresses_of(directory: Path, namespaces: Path) -> tuple[Address, ...]:
+    path = directory / "client" / "context.json"
+    start = (
+        "start it with: atoll up"
+        if directory == DEFAULT_DIR
+        else f"start it with: atoll up --dir {directory}"
+    )
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=ContextFile)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Unreachable(f"no cloud in {directory}", hint=start) from None
+    except OSError as error:
+        raise _unreadable(f"reading {path}", error) from None
+    except msgspec.MsgspecError as error:
+        raise Malformed(f"{path}: {error}", hint="atoll up writes it anew") from None
+    if found.namespace:
+        check_name("namespace", found.namespace)
+        # Its addresses are private: without the namespace they may belong to somebody else.
+        if not (namespaces / found.namespace).exists():
+            raise Unreachable(f"the cloud in {directory} is not up", hint=start)
+    if not found.addresses:
+        raise Malformed(f"{path}: names no address", hint="atoll up writes it anew")
+    return tuple(_parse_address(address) for address in found.addresses)
+
+
+def _check_readable(what: str, path: Path) -> None:
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise _unreadable(f"{what} {path}", error) from None
+
+
+def _unreadable(what: str, error: OSError) -> AtollError:
+    reason = (error.strerror or str(error)).lower()
+    if isinstance(error, PermissionError):
+        return Denied(
+            f"{what}: {reason}",
+            hint="use sudo, or a certificate of your own: --cert FILE --key FILE (atoll ca issue makes one)",
+        )
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return Malformed(
+            f"{what}: {reason}", hint="atoll up makes it; --ca, --cert and --key point elsewhere"
+        )
+    return HostFailure(f"{what}: {reason}")

@@ -1,0 +1,208 @@
+"""`atoll doctor`: looks at this machine and says how to mend each finding. Effects: throw-away trials."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from atoll.cli.arguments import Commands, add_verb
+from atoll.cli.context import cloud_dir
+from atoll.cli.output import Column, View, add_list_options, render_list, style_of, write
+from atoll.errors import AtollError
+
+OK, WARN, FAIL = "ok", "warning", "failure"
+_COLOURS = {OK: "32", WARN: "33", FAIL: "31"}
+
+RUN_TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "nft": "nftables", "setpriv": "util-linux"}
+BUILD_TOOLS = {"musl-gcc": "musl-tools", "busybox": "busybox-static", "dpkg-deb": "dpkg", "apt-get": "apt"}
+MIN_SPACE_MIB = 1024
+MIN_MEMORY_MIB = 1024
+
+
+class Finding(Struct, frozen=True):
+    check: str
+    result: str
+    found: str
+    remedy: str = ""
+
+
+def register(commands: Commands) -> None:
+    parser = add_verb(
+        commands,
+        "doctor",
+        run,
+        summary="Check this machine and say how to mend what is missing. Exit status 1: something fails.",
+        example="atoll doctor -o json",
+    )
+    add_list_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    style = style_of(options, _VIEW)
+    findings = examine(cloud_dir(options).absolute())
+    write(render_list(_VIEW, findings, style))
+    if style.is_text:
+        for finding in findings:
+            if finding.remedy:
+                sys.stdout.write(f"\n{finding.check}: {finding.remedy}\n")
+    return 1 if any(finding.result == FAIL for finding in findings) else 0
+
+
+def examine(directory: Path) -> list[Finding]:
+    """All checks, in the order in which one would mend them."""
+    checks: tuple[Callable[[], Finding], ...] = (
+        _root,
+        lambda: _tools("tools", RUN_TOOLS, FAIL),
+        lambda: _tools("image tools", BUILD_TOOLS, WARN),
+        lambda: _accelerator(directory),
+        _tun,
+        _links,
+        _firewall,
+        _cgroups,
+        lambda: _space(directory),
+        _memory,
+        _docker,
+    )
+    return [_guarded(check) for check in checks]
+
+
+def _guarded(check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except (AtollError, OSError) as error:
+        name = getattr(check, "__name__", "check").strip("_")
+        return Finding(name, FAIL, str(error), getattr(error, "hint", "") or "run it as root")
+
+
+def _root() -> Finding:
+    if os.geteuid() == 0:
+        return Finding("root", OK, "running as root")
+    return Finding(
+        "root", FAIL, f"running as user {os.geteuid()}", "use sudo: namespaces and links need root"
+    )
+
+
+def _tools(name: str, wanted: dict[str, str], severity: str) -> Finding:
+    from atoll.system import host
+
+    missing = {tool: package for tool, package in wanted.items() if host.find_tool(tool) is None}
+    if not missing:
+        return Finding(name, OK, ", ".join(wanted))
+    return Finding(
+        name, severity, f"missing: {', '.join(missing)}", f"apt-get install {' '.join(missing.values())}"
+    )
+
+
+def _accelerator(directory: Path) -> Finding:
+    from atoll.cli.cloud.layout import Paths
+    from atoll.drivers.machine.qemu.probe import cached_verdict, kvm_obstacle
+
+    slow = "guests run under emulation, about ten times slower; enable virtualisation in the firmware, or nest it"
+    obstacle = kvm_obstacle()
+    if obstacle is not None:
+        return Finding("accelerator", WARN, f"tcg: {obstacle}", slow)
+    verdict = cached_verdict(Paths(directory).node / "accelerator.json")
+    if verdict is None:
+        return Finding("accelerator", OK, "/dev/kvm opens; atoll up tries whether guests run under it")
+    if verdict.accelerator == "kvm":
+        return Finding("accelerator", OK, "kvm: a guest ran under it")
+    return Finding("accelerator", WARN, f"tcg: {verdict.reason}", slow)
+
+
+def _tun() -> Finding:
+    if Path("/dev/net/tun").exists():
+        return Finding("tap devices", OK, "/dev/net/tun")
+    return Finding("tap devices", FAIL, "no /dev/net/tun", "modprobe tun")
+
+
+@contextmanager
+def _scratch_namespace() -> Iterator[str]:
+    from atoll.system import namespaces
+
+    name = f"atoll-doctor-{os.getpid()}"
+    namespaces.ensure(name)
+    try:
+        yield name
+    finally:
+        namespaces.delete(name)
+
+
+def _links() -> Finding:
+    from atoll.system.links import Links
+
+    with _scratch_namespace() as name, Links(name) as links:
+        links.ensure_bridge("br-try", "02:a8:00:00:00:01", 1500)
+        links.ensure_veth("try-a", "try-b", None, master="br-try")
+    return Finding("links", OK, "namespaces, bridges and veth pairs can be made")
+
+
+def _firewall() -> Finding:
+    from atoll.plan import firewall
+    from atoll.system import nft
+
+    port = firewall.Port("at-try", "192.0.2.1", "02:00:00:00:00:01", "02:00:00:00:00:02")
+    with _scratch_namespace() as name:
+        nft.apply_blocking([*firewall.base(), *firewall.plug(port)], name)
+    return Finding("firewall", OK, "nftables takes our bridge rules")
+
+
+def _cgroups() -> Finding:
+    from atoll.system import cgroups
+
+    group = f"atoll-doctor-{os.getpid()}"
+    try:
+        cgroups.ensure(group, cgroups.Limits(cpu_milli_quota=500, cpu_weight=100, memory_mib=64, pids=16))
+    finally:
+        cgroups.remove(group)
+    return Finding("cgroups", OK, "CPU, memory and processes can be limited")
+
+
+def _space(directory: Path) -> Finding:
+    from atoll.system import files
+
+    place = next(parent for parent in (directory, *directory.parents) if parent.exists())
+    free_mib = files.free_mib(place)
+    if free_mib >= MIN_SPACE_MIB:
+        return Finding("space", OK, f"{free_mib} MiB free for {directory}")
+    return Finding("space", WARN, f"{free_mib} MiB free for {directory}", "free some space, or set ATOLL_DIR")
+
+
+def _memory() -> Finding:
+    from atoll.system import host
+
+    _, available_mib = host.memory_mib()
+    if available_mib >= MIN_MEMORY_MIB:
+        return Finding("memory", OK, f"{available_mib} MiB available")
+    return Finding(
+        "memory", WARN, f"{available_mib} MiB available", "end something large; a VM takes 128 MiB and more"
+    )
+
+
+def _docker() -> Finding:
+    """Docker sets FORWARD to drop, which silently eats what guests send out through the host."""
+    from atoll.system import host, nft
+
+    if host.find_tool("nft") is None or not nft.drops_forwarded():
+        return Finding("forwarding", OK, "nothing on this host drops forwarded packets")
+    return Finding(
+        "forwarding",
+        WARN,
+        "the FORWARD chain drops by default (Docker does that): atoll up --nat would not let guests out",
+        'iptables -I DOCKER-USER -i "atl-+" -j ACCEPT; iptables -I DOCKER-USER -o "atl-+" -j ACCEPT',
+    )
+
+
+_VIEW: View[Finding] = View(
+    name=lambda finding: finding.check,
+    columns=(
+        Column("check", lambda finding: finding.check),
+        Column("result", lambda finding: finding.result, paint=lambda finding: _COLOURS[finding.result]),
+        Column("found", lambda finding: finding.found),
+    ),
+)

@@ -1,0 +1,79 @@
+"""`atoll`: finds the noun, imports its module and nothing else, runs the verb.
+
+Effects: those of the verb. Imports stand inside the functions that need them, because each of them is a
+wait for the user: `atoll --version` costs the bare interpreter.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from atoll.cli.arguments import Parser
+
+NOUNS = {
+    "up": "start a cloud on this machine, or find it again",
+    "down": "stop its services; with --destroy leave nothing at all",
+    "status": "what is up",
+    "doctor": "check this machine and say how to mend what is missing",
+    "vm": "create, list, show, start, stop, reboot and destroy VMs; console and log",
+    "node": "show a node; give it subnets and addresses",
+    "image": "list images",
+    "event": "list and follow what happens on a node",
+    "ca": "issue, inspect and revoke certificates",
+    "completion": "completion for bash, zsh and fish",
+}
+"""Each is a module of this package with a function `register(commands)`."""
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a command line; the exit status is for the shell."""
+    if list(argv) in (["--version"], ["-V"]):
+        from atoll import __version__
+
+        sys.stdout.write(f"atoll {__version__}\n")
+        return 0
+    from atoll.cli import failure
+
+    with failure.terminated_as_exit():
+        try:
+            status = _run(argv)
+            sys.stdout.flush()
+        except BaseException as error:
+            return failure.report(error)
+        return status
+
+
+def _run(argv: Sequence[str]) -> int:
+    from atoll.cli.arguments import help_text, noun_of
+
+    noun, wants_help = noun_of(argv, NOUNS)
+    if noun is None:
+        (sys.stdout if wants_help else sys.stderr).write(help_text(NOUNS))
+        return 0 if wants_help else 2
+    options = parser_for([noun]).parse_args(argv)
+    # What a guest or a tag says must not end a listing on a terminal that cannot show it.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    return options.run(options) or 0
+
+
+def parser_for(nouns: Iterable[str]) -> Parser:
+    """The parser that knows these nouns."""
+    from importlib import import_module
+
+    from atoll.cli.arguments import top_parser
+
+    parser, commands = top_parser()
+    for noun in nouns:
+        import_module(f"atoll.cli.{noun}").register(commands)
+    return parser

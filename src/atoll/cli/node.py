@@ -1,0 +1,196 @@
+"""`atoll node`: the node, its subnets and addresses. Effects: calls the Hypervisor, prints."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import re
+from collections.abc import Sequence
+from typing import TypeVar
+
+from atoll.api import hypervisor as api
+from atoll.cli.arguments import Commands, add_noun, add_verb
+from atoll.cli.context import connect
+from atoll.cli.output import Column, Style, View, add_show_options, joined, render_one, style_of, table, write
+from atoll.cli.vm_view import show_cpus
+from atoll.errors import Invalid
+from atoll.model.checks import MAC_PATTERN, check_ip, check_name, network_of
+from atoll.model.network import Address, Subnet, mac_for
+from atoll.model.node import DriverInfo, Node, Pool
+from atoll.model.size import show_mib
+
+T = TypeVar("T")
+
+MAX_RANGE = 65536
+
+
+def register(commands: Commands) -> None:
+    node = add_noun(commands, "node", "The node: what it has, what is free, and its addresses.")
+    verb = add_verb(node, "show", show, summary="Show the node.", example="atoll node show -o json")
+    add_show_options(verb)
+    verb = add_verb(
+        node,
+        "add-subnet",
+        add_subnet,
+        summary="Add a subnet for VMs.",
+        example="atoll node add-subnet blue 10.2.0.0/24 --dns 10.2.0.1",
+    )
+    verb.add_argument("id", metavar="ID")
+    verb.add_argument("cidr", metavar="CIDR")
+    verb.add_argument("--gateway", metavar="IP", help="default: the first address of the subnet")
+    verb.add_argument(
+        "--bridge", default="", metavar="LINK", help="an existing bridge; default: one of our own"
+    )
+    verb.add_argument("--dns", action="append", default=[], metavar="IP", help="may be repeated")
+    verb.add_argument("--domain", default="", help="the guests' domain")
+    verb.add_argument("--mtu", type=int, default=1500, help="default 1500")
+    verb.add_argument("--allow-user", action="append", default=[], metavar="USER", help="default: everybody")
+    verb.add_argument("--allow-group", action="append", default=[], metavar="GROUP", help="may be repeated")
+    add_show_options(verb)
+    verb = add_verb(
+        node,
+        "add-address",
+        add_address,
+        summary="Add addresses to the pool of a subnet; the MAC follows from the IP where none is given.",
+        example="atoll node add-address --subnet blue 10.2.0.10-10.2.0.40 10.2.0.50 52:54:00:12:34:56",
+    )
+    verb.add_argument("--subnet", required=True, metavar="ID")
+    verb.add_argument("addresses", nargs="+", metavar="IP[-IP]|IP MAC")
+    add_show_options(verb)
+
+
+def show(options: argparse.Namespace) -> None:
+    style = style_of(options, NODE_VIEW)
+    with connect(options) as client:
+        node = client.call(api.NODE_SHOW)
+    write(node_text(node, style))
+
+
+def add_subnet(options: argparse.Namespace) -> None:
+    style = style_of(options, NODE_VIEW)
+    subnet = subnet_of(options)
+    with connect(options) as client:
+        node = client.call(api.NODE_ADD_SUBNET, body=subnet)
+    write(node_text(node, style))
+
+
+def add_address(options: argparse.Namespace) -> None:
+    style = style_of(options, NODE_VIEW)
+    request = api.AddAddress(
+        subnet=check_name("subnet", options.subnet), addresses=parse_addresses(options.addresses)
+    )
+    with connect(options) as client:
+        node = client.call(api.NODE_ADD_ADDRESS, body=request)
+    write(node_text(node, style))
+
+
+def subnet_of(options: argparse.Namespace) -> Subnet:
+    return Subnet(
+        id=options.id,
+        cidr=options.cidr,
+        gateway=options.gateway or str(network_of("cidr", options.cidr)[1]),
+        bridge=options.bridge,
+        dns=tuple(options.dns),
+        domain=options.domain,
+        mtu=options.mtu,
+        allowed_users=tuple(options.allow_user),
+        allowed_groups=tuple(options.allow_group),
+    )
+
+
+def parse_addresses(words: Sequence[str]) -> tuple[Address, ...]:
+    """IP, IP MAC and FIRST-LAST, mixed as they come."""
+    found: dict[str, str] = {}
+    last = ""
+    for word in words:
+        if ":" in word:
+            if not last or not re.fullmatch(MAC_PATTERN, word):
+                why = "must be a unicast MAC address in lower case, behind the IP that it belongs to"
+                raise Invalid("mac", word, why)
+            found[last], last = word, ""
+            continue
+        ips = _parse_ips(word)
+        for ip in ips:
+            if ip in found:
+                raise Invalid("ip", ip, "is given twice")
+            found[ip] = mac_for(ip)
+        last = ips[0] if len(ips) == 1 else ""
+    return tuple(Address(ip=ip, mac=mac) for ip, mac in found.items())
+
+
+def _parse_ips(word: str) -> list[str]:
+    first, dash, last = word.partition("-")
+    low = int(ipaddress.IPv4Address(check_ip("ip", first)))
+    high = int(ipaddress.IPv4Address(check_ip("ip", last))) if dash else low
+    if not low <= high < low + MAX_RANGE:
+        raise Invalid("ip", word, f"must go upwards, over at most {MAX_RANGE} addresses")
+    return [str(ipaddress.IPv4Address(number)) for number in range(low, high + 1)]
+
+
+def node_text(node: Node, style: Style[Node]) -> str:
+    """The node; as text also the tables of what it holds."""
+    text = render_one(NODE_VIEW, node, style)
+    if not style.is_text or style.columns:
+        return text
+    text += "\n" + table(_columns(POOL_COLUMNS, style), node.pools, colour=style.colour)
+    return text + "\n" + table(_columns(DRIVER_COLUMNS, style), node.drivers, colour=style.colour)
+
+
+def _columns(columns: tuple[Column[T], ...], style: Style[Node]) -> list[Column[T]]:
+    return [column for column in columns if style.format == "wide" or not column.wide]
+
+
+def _of(free: str, total: str) -> str:
+    return f"{free} of {total} free"
+
+
+NODE_VIEW: View[Node] = View(
+    name=lambda node: node.name,
+    columns=(
+        Column("name", lambda node: node.name),
+        Column("ip", lambda node: node.ip),
+        Column("version", lambda node: node.version),
+        Column("cpus", lambda node: _of(show_cpus(node.free.milli_cpus), show_cpus(node.total.milli_cpus))),
+        Column("memory", lambda node: _of(show_mib(node.free.memory_mib), show_mib(node.total.memory_mib))),
+        Column("disk", lambda node: _of(show_mib(node.free.disk_mib), show_mib(node.total.disk_mib))),
+        Column("vms", lambda node: joined(f"{count} {state}" for state, count in node.vms.items())),
+        Column(
+            "owners",
+            lambda node: joined([*node.owner_users, *(f"group {group}" for group in node.owner_groups)]),
+        ),
+        Column("boot", lambda node: node.boot_id),
+    ),
+)
+
+POOL_COLUMNS: tuple[Column[Pool], ...] = (
+    Column("subnet", lambda pool: pool.subnet.id),
+    Column("cidr", lambda pool: pool.subnet.cidr),
+    Column("gateway", lambda pool: pool.subnet.gateway),
+    Column("free", lambda pool: str(len(pool.free))),
+    Column("used", lambda pool: str(pool.used)),
+    Column("dns", lambda pool: joined(pool.subnet.dns)),
+    Column("bridge", lambda pool: pool.subnet.bridge or "-", wide=True),
+    Column("mtu", lambda pool: str(pool.subnet.mtu), wide=True),
+    Column("domain", lambda pool: pool.subnet.domain or "-", wide=True),
+    Column(
+        "allowed",
+        lambda pool: (
+            ", ".join(
+                [*pool.subnet.allowed_users, *(f"group {group}" for group in pool.subnet.allowed_groups)]
+            )
+            or "everybody"
+        ),
+        wide=True,
+    ),
+)
+
+DRIVER_COLUMNS: tuple[Column[DriverInfo], ...] = (
+    Column("driver", lambda driver: driver.name),
+    Column("accelerator", lambda driver: driver.accelerator or "-"),
+    Column("capabilities", lambda driver: joined(driver.capabilities)),
+    Column(
+        "confinement",
+        lambda driver: joined(f"{key} {value}" for key, value in driver.confinement.items()),
+        wide=True,
+    ),
+)

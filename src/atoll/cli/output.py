@@ -1,0 +1,248 @@
+"""What commands print: tables, field lists, JSON, YAML, names. Pure but for the functions that print.
+
+A noun says how its things look once, as a View; every verb that lists or shows prints through it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from atoll.cli.arguments import unknown
+from atoll.cli.terminal import has_colour, painted, printable, width_of
+from atoll.errors import Malformed
+
+T = TypeVar("T")
+
+FORMATS = ("table", "wide", "json", "yaml", "name")
+GAP = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """One thing to tell of each item."""
+
+    name: str
+    text: Callable[[T], str]
+    key: Callable[[T], Any] | None = None
+    """What --sort compares; the text where there is none."""
+    wide: bool = False
+    """Only in `-o wide`, when it is asked for, or when one item is shown."""
+    paint: Callable[[T], str] | None = None
+    """The ANSI colour of the cell."""
+    min_width: int = 0
+    """So that rows printed one by one line up."""
+
+
+@dataclass(frozen=True, slots=True)
+class View(Generic[T]):
+    """How a kind of thing looks."""
+
+    name: Callable[[T], str]
+    columns: tuple[Column[T], ...]
+
+    def pick(self, names: Sequence[str]) -> tuple[Column[T], ...]:
+        known = {column.name: column for column in self.columns}
+        for name in names:
+            if name not in known:
+                raise unknown("column", name, known)
+        return tuple(known[name] for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Style(Generic[T]):
+    """What the user asked for, checked."""
+
+    format: str = "table"
+    columns: tuple[Column[T], ...] = ()
+    sort: Column[T] | None = None
+    descending: bool = False
+    header: bool = True
+    colour: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        return self.format in ("table", "wide")
+
+
+def add_show_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o", "--output", choices=FORMATS, default="table", metavar="FORMAT", help=", ".join(FORMATS)
+    )
+    parser.add_argument("-c", "--columns", metavar="COLUMN,…", help="only these, in this order")
+    parser.set_defaults(sort=None, no_header=False)
+
+
+def add_list_options(parser: argparse.ArgumentParser) -> None:
+    add_show_options(parser)
+    parser.add_argument("--sort", metavar="COLUMN", help="sort by a column; --sort=-COLUMN: the other way")
+    parser.add_argument("--no-header", action="store_true", help="rows only")
+
+
+def style_of(options: argparse.Namespace, view: View[T]) -> Style[T]:
+    """The style that the options ask for; refuses what makes no sense before anything is done."""
+    columns = view.pick(options.columns.split(",")) if options.columns else ()
+    if columns and options.output not in ("table", "wide"):
+        raise Malformed(
+            f"-c {options.columns}: {options.output} output has no columns", hint="leave out -c, or -o"
+        )
+    sort = view.pick([options.sort.removeprefix("-")])[0] if options.sort else None
+    return Style(
+        format=options.output,
+        columns=columns,
+        sort=sort,
+        descending=bool(options.sort) and options.sort.startswith("-"),
+        header=not options.no_header,
+        colour=has_colour(sys.stdout, os.environ),
+    )
+
+
+def render_list(view: View[T], items: Iterable[T], style: Style[T]) -> str:
+    """All items at once."""
+    ordered = list(items)
+    if style.sort is not None:
+        ordered.sort(key=style.sort.key or style.sort.text, reverse=style.descending)
+    if style.format == "json":
+        return _json(ordered)
+    if style.format == "yaml":
+        return _yaml(ordered)
+    if style.format == "name":
+        return "".join(f"{view.name(item)}\n" for item in ordered)
+    columns = style.columns or _table_columns(view, style)
+    return table(columns, ordered, header=style.header, colour=style.colour)
+
+
+def render_one(view: View[T], item: T, style: Style[T]) -> str:
+    """One item: all its fields, one per line."""
+    if not style.is_text:
+        return _single(view, item, style)
+    columns = style.columns or view.columns
+    width = max(len(column.name) for column in columns)
+    labels = [painted(column.name.ljust(width), "1", style.colour) for column in columns]
+    values = [_cell(column, item, 0, style.colour) for column in columns]
+    return "".join(
+        f"{label}{GAP}{value}".rstrip() + "\n" for label, value in zip(labels, values, strict=True)
+    )
+
+
+def table(
+    columns: Sequence[Column[T]], items: Sequence[T], *, header: bool = True, colour: bool = False
+) -> str:
+    """Aligned text. The last column is not padded."""
+    widths = [
+        max(
+            [column.min_width, *(width_of(printable(column.text(item))) for item in items)]
+            + ([len(column.name)] if header else [])
+        )
+        for column in columns
+    ]
+    rows = [_header(columns, widths, colour)] if header else []
+    rows += [_row(columns, item, widths, colour) for item in items]
+    return "".join(rows)
+
+
+class Results(Generic[T]):
+    """Prints items one by one, as they come: one item as one object, several as an array."""
+
+    def __init__(self, view: View[T], style: Style[T], *, several: bool) -> None:
+        self._view = view
+        self._style = style
+        self._several = several
+        self._count = 0
+
+    def add(self, item: T) -> None:
+        write(self.text(item))
+        self._count += 1
+
+    def close(self) -> None:
+        if self._several and self._style.format == "json":
+            write("\n]\n" if self._count else "[]\n")
+
+    def text(self, item: T) -> str:
+        style = self._style
+        if style.is_text:
+            # Rows to come are not known: all of them keep the header's widths.
+            columns = [
+                replace(column, min_width=max(column.min_width, len(column.name)))
+                for column in style.columns or _table_columns(self._view, style)
+            ]
+            return table(columns, [item], header=style.header and not self._count, colour=style.colour)
+        if not self._several or style.format == "name":
+            return _single(self._view, item, style)
+        if style.format == "yaml":
+            return _yaml([item])
+        indented = _json(item).rstrip("\n").replace("\n", "\n  ")
+        return (",\n  " if self._count else "[\n  ") + indented
+
+
+def write(text: str) -> None:
+    """To standard output, now: the reader may be waiting."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def notice(text: str, options: argparse.Namespace) -> None:
+    """A remark on standard error, unless the user wants none."""
+    if not options.quiet:
+        sys.stderr.write(f"{printable(text)}\n")
+
+
+def age(seconds: float) -> str:
+    """A duration in its largest unit: 3m."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)}{unit}"
+    return f"{max(0, int(seconds))}s"
+
+
+def ip_key(ip: str) -> tuple[int, ...]:
+    """Orders addresses by number: 10.0.0.9 before 10.0.0.10."""
+    return tuple(int(part) for part in ip.split("."))
+
+
+def joined(words: Iterable[str]) -> str:
+    return ", ".join(words) or "-"
+
+
+def _table_columns(view: View[T], style: Style[T]) -> tuple[Column[T], ...]:
+    return tuple(column for column in view.columns if style.format == "wide" or not column.wide)
+
+
+def _single(view: View[T], item: T, style: Style[T]) -> str:
+    if style.format == "json":
+        return _json(item)
+    return _yaml(item) if style.format == "yaml" else f"{view.name(item)}\n"
+
+
+def _json(value: Any) -> str:
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+
+
+def _yaml(value: Any) -> str:
+    import msgspec
+
+    from atoll.cli.yamltext import to_yaml
+
+    return to_yaml(msgspec.to_builtins(value))
+
+
+def _header(columns: Sequence[Column[T]], widths: Sequence[int], colour: bool) -> str:
+    titles = [column.name.upper().ljust(width) for column, width in zip(columns, widths, strict=True)]
+    return painted(GAP.join(titles).rstrip(), "1", colour) + "\n"
+
+
+def _row(columns: Sequence[Column[T]], item: T, widths: Sequence[int], colour: bool) -> str:
+    cells = [_cell(column, item, width, colour) for column, width in zip(columns, widths, strict=True)]
+    return GAP.join(cells).rstrip() + "\n"
+
+
+def _cell(column: Column[T], item: T, width: int, colour: bool) -> str:
+    text = printable(column.text(item))
+    blanks = " " * max(0, width - width_of(text))
+    return painted(text, column.paint(item) if column.paint else "", colour) + blanks

@@ -1,0 +1,301 @@
+"""`atoll vm`: VMs of a node. Effects: calls the Hypervisor, prints."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from atoll.api import hypervisor as api
+from atoll.api.client import Client
+from atoll.api.route import Done, Stream
+from atoll.cli import failure
+from atoll.cli.arguments import Commands, add_noun, add_verb
+from atoll.cli.context import connect, diagnosed
+from atoll.cli.output import (
+    Results,
+    add_list_options,
+    add_show_options,
+    notice,
+    render_list,
+    render_one,
+    style_of,
+    write,
+)
+from atoll.cli.progress import Progress, stages_ahead
+from atoll.cli.terminal import confirm
+from atoll.cli.vm_request import (
+    add_create_options,
+    add_stop_options,
+    add_vm_argument,
+    add_wait_options,
+    check_ref,
+    create_request,
+    read_user_data,
+    stop_request,
+    wait_request,
+)
+from atoll.cli.vm_view import vm_view
+from atoll.errors import NotFound, Unreachable
+from atoll.model.vm import STAGES, VM
+from atoll.system import clock
+
+START_STAGES = STAGES[STAGES.index("started") :]
+STOP_MARGIN_S = 30.0
+POLL_S = 0.5
+
+
+def register(commands: Commands) -> None:
+    vm = add_noun(commands, "vm", "VMs: what a user runs, whatever runs it.")
+    add = add_verb(
+        vm,
+        "create",
+        create,
+        summary="Create and start a VM, and wait until it is of use.",
+        example="atoll vm create --name web --image appliance --memory 256MiB --wait-for port:80",
+    )
+    add_create_options(add)
+    add_show_options(add)
+    add = add_verb(vm, "list", list_, summary="List VMs.", example="atoll vm list -o wide --sort memory")
+    add_list_options(add)
+    add.set_defaults(sort="ip")
+    add = add_verb(vm, "show", show, summary="Show one VM.", example="atoll vm show web -o yaml")
+    add_vm_argument(add)
+    add_show_options(add)
+    add = add_verb(
+        vm, "start", start, summary="Start stopped VMs.", example="atoll vm start web db --wait-for dhcp"
+    )
+    add_vm_argument(add, several=True)
+    add_wait_options(add)
+    add_show_options(add)
+    add = add_verb(vm, "stop", stop, summary="Stop VMs.", example="atoll vm stop web --grace 30")
+    add_vm_argument(add, several=True)
+    add_stop_options(add)
+    add_show_options(add)
+    add = add_verb(
+        vm, "reboot", reboot, summary="Shut guests down and start them again.", example="atoll vm reboot web"
+    )
+    add_vm_argument(add, several=True)
+    add_wait_options(add)
+    add_show_options(add)
+    add = add_verb(
+        vm,
+        "destroy",
+        destroy,
+        summary="Destroy VMs and all that is theirs. One that is gone already is a success.",
+        example="atoll vm destroy web db --yes",
+    )
+    add_vm_argument(add, several=True)
+    add.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    add = add_verb(
+        vm,
+        "console",
+        console,
+        summary="Talk to the serial console of a VM. Ctrl-] leaves it.",
+        example="echo uptime | atoll vm console web",
+    )
+    add_vm_argument(add)
+    add.add_argument(
+        "--linger",
+        default="1",
+        metavar="SECONDS",
+        help="input that is no terminal has ended: leave once the guest was silent so long; default 1",
+    )
+    add = add_verb(
+        vm, "log", log, summary="Print what a guest wrote to its console.", example="atoll vm log -f web"
+    )
+    add_vm_argument(add)
+    add.add_argument("-f", "--follow", action="store_true", help="go on with what it writes")
+    add = add_verb(
+        vm,
+        "user-data",
+        user_data,
+        summary="Print the user data of a VM.",
+        example="atoll vm user-data web > user-data",
+    )
+    add_vm_argument(add)
+
+
+def create(options: argparse.Namespace) -> None:
+    view = vm_view(clock.now())
+    style = style_of(options, view)
+    request = create_request(options, read_user_data(options.user_data))
+    with (
+        connect(options) as client,
+        _progress(options.name, options, stages_ahead(options.wait_for)) as progress,
+    ):
+        lines = client.stream(api.VM_CREATE, body=request)
+        vm = follow(lines, progress)
+    Results(view, style, several=False).add(vm)
+
+
+def list_(options: argparse.Namespace) -> None:
+    view = vm_view(clock.now())
+    style = style_of(options, view)
+    with connect(options) as client:
+        vms = client.call(api.VM_LIST)
+    write(render_list(view, vms, style))
+
+
+def show(options: argparse.Namespace) -> None:
+    view = vm_view(clock.now())
+    style = style_of(options, view)
+    ref = check_ref(options.vm)
+    with connect(options) as client:
+        vm = client.call(api.VM_SHOW, {"vm": ref})
+    write(render_one(view, vm, style))
+
+
+def start(options: argparse.Namespace) -> int:
+    return _each_started(options, api.VM_START)
+
+
+def reboot(options: argparse.Namespace) -> int:
+    return _each_started(options, api.VM_REBOOT)
+
+
+def stop(options: argparse.Namespace) -> int:
+    request = stop_request(options)
+
+    def act(client: Client, ref: str) -> VM:
+        with _progress(ref, options, ("stopped",)) as progress:
+            began = clock.monotonic()
+            timeout_s = request.grace_s + STOP_MARGIN_S
+            vm = client.call(api.VM_STOP, {"vm": ref}, body=request, timeout_s=timeout_s)
+            progress.reached(vm.state, clock.monotonic() - began, vm.ip)
+            progress.done()
+            return vm
+
+    return _each_result(options, act)
+
+
+def destroy(options: argparse.Namespace) -> int:
+    refs = [check_ref(ref) for ref in options.vm]
+    with connect(options) as client:
+        found: dict[str, VM] = {}
+
+        def look(ref: str) -> None:
+            try:
+                found[ref] = client.call(api.VM_SHOW, {"vm": ref})
+            except NotFound:
+                notice(f"{ref}: gone already", options)
+
+        def act(ref: str) -> None:
+            with _progress(ref, options, ("destroyed",)) as progress:
+                began = clock.monotonic()
+                client.call(api.VM_DESTROY, {"vm": ref})
+                progress.reached("destroyed", clock.monotonic() - began, found[ref].ip)
+                progress.done()
+
+        status = each(options, refs, look)
+        if found:
+            names = ", ".join(f"{vm.name} ({vm.ip}, {vm.state})" for vm in found.values())
+            confirm(f"destroy {names} and all that is theirs?", options)
+        failed = each(options, found, act)
+        return status or failed
+
+
+def console(options: argparse.Namespace) -> int:
+    from atoll.cli.arguments import parse_duration_s
+    from atoll.cli.console import talk
+    from atoll.cli.context import find, tls_of
+
+    ref, linger_s = check_ref(options.vm), parse_duration_s("linger", options.linger)
+    context = find(options)
+    return talk(context.addresses, tls_of(context), ref, linger_s=linger_s, quiet=options.quiet)
+
+
+def log(options: argparse.Namespace) -> None:
+    ref = check_ref(options.vm)
+    with connect(options) as client:
+        seen = _print_log(client, ref, 0)
+        while options.follow:
+            time.sleep(POLL_S)
+            try:
+                seen = _print_log(client, ref, seen)
+            except NotFound:
+                notice(f"{ref}: gone", options)
+                return
+
+
+def user_data(options: argparse.Namespace) -> None:
+    ref = check_ref(options.vm)
+    with connect(options) as client:
+        for chunk in client.download(api.VM_USER_DATA, {"vm": ref}):
+            sys.stdout.buffer.write(chunk)
+
+
+def follow(lines: Iterator[api.Progress | Done[VM]], progress: Progress) -> VM:
+    """The VM at the end of a stream whose stages go to the progress line."""
+    for line in lines:
+        if isinstance(line, Done):
+            progress.done()
+            return line.result
+        progress.reached(line.stage, line.elapsed_s, line.ip)
+    raise Unreachable("the stream ended before its result", hint="see: atoll status, then: atoll vm list")
+
+
+def each(options: argparse.Namespace, refs: Iterable[str], act: Callable[[str], None]) -> int:
+    """Act on every one even if one fails; the exit status of the first failure."""
+    status = 0
+    for ref in refs:
+        try:
+            act(ref)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            told = diagnosed(failure.as_atoll_error(error), options)
+            failure.tell(told)
+            status = status or told.exit_status
+    return status
+
+
+def unseen(chunks: Iterable[bytes], seen: int) -> Iterator[bytes]:
+    """What comes after so many bytes."""
+    for chunk in chunks:
+        if seen < len(chunk):
+            yield chunk[seen:]
+        seen = max(0, seen - len(chunk))
+
+
+def _each_started(options: argparse.Namespace, route: Stream[api.Wait, None, api.Progress, VM]) -> int:
+    wait = wait_request(options)
+    ahead = stages_ahead(options.wait_for, START_STAGES)
+
+    def act(client: Client, ref: str) -> VM:
+        with _progress(ref, options, ahead) as progress:
+            lines = client.stream(route, {"vm": ref}, body=wait)
+            return follow(lines, progress)
+
+    return _each_result(options, act)
+
+
+def _each_result(options: argparse.Namespace, act: Callable[[Client, str], VM]) -> int:
+    view = vm_view(clock.now())
+    refs = [check_ref(ref) for ref in options.vm]
+    results = Results(view, style_of(options, view), several=len(refs) > 1)
+    with connect(options) as client:
+        status = each(options, refs, lambda ref: results.add(act(client, ref)))
+    results.close()
+    return status
+
+
+def _progress(name: str, options: argparse.Namespace, ahead: Sequence[str]) -> Progress:
+    return Progress(name, sys.stderr, ahead=ahead, quiet=options.quiet)
+
+
+def _print_log(client: Client, ref: str, seen: int) -> int:
+    """Print what is new; the length of the log now. A log shorter than before is a new one."""
+    total = 0
+
+    def counted() -> Iterator[bytes]:
+        nonlocal total
+        for chunk in client.download(api.VM_LOG, {"vm": ref}):
+            total += len(chunk)
+            yield chunk
+
+    for chunk in unseen(counted(), seen):
+        sys.stdout.buffer.write(chunk)
+    sys.stdout.buffer.flush()
+    return total if total >= seen else _print_log(client, ref, 0)

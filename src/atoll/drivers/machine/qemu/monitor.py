@@ -1,0 +1,267 @@
+"""The monitor of one QEMU: a connection with deadlines, and the watch that follows a machine to its end.
+
+Talks to QEMU over its Unix socket and signals its process. A lost connection is never the end of a machine:
+only the guest's own word (an event, a status) or the end of the process is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from qemu.qmp import ExecuteError, QMPClient, QMPError, Runstate
+
+from atoll.drivers.machine.base import Exit
+from atoll.errors import HostFailure, TimedOut, Unreachable
+from atoll.system import files, processes
+
+log = logging.getLogger(__name__)
+# It reports every lost connection as an error; here that is an ordinary event, logged once, by us.
+logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
+
+COMMAND_TIMEOUT_S = 5.0
+QUIT_TIMEOUT_S = 2.0
+GONE_TIMEOUT_S = 10.0
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 5.0
+_CLOSE_TIMEOUT_S = 1.0
+
+_EXIT_BY_STATUS = {
+    "shutdown": Exit.POWERED_OFF,
+    "guest-panicked": Exit.CRASHED,
+    "internal-error": Exit.CRASHED,
+}
+
+
+def exit_of_status(status: str) -> Exit | None:
+    """What a status of `query-status` says about the end of the machine. Pure."""
+    return _EXIT_BY_STATUS.get(status)
+
+
+def exit_of_event(event: Mapping[str, Any]) -> Exit | None:
+    """What an event says about the end of the machine. Pure."""
+    if event["event"] == "GUEST_PANICKED":
+        return Exit.CRASHED
+    if event["event"] == "SHUTDOWN":
+        reason = event["data"].get("reason")
+        return {"guest-shutdown": Exit.POWERED_OFF, "guest-panic": Exit.CRASHED}.get(reason)
+    return None
+
+
+class Monitor:
+    """One connection to a monitor. Not to be used again after `close`."""
+
+    def __init__(self, name: str, on_end: Callable[[Exit], None]) -> None:
+        self.name = name
+        self._on_end = on_end
+        self._client = QMPClient(name)
+        # A listener keeps for ever what it accepts, and guests can cause events: so this one accepts none.
+        self._client.events.event_filter = self._heard
+
+    async def connect(self, path: Path, timeout_s: float) -> None:
+        """Connect and learn the status. Unreachable when nobody listens, TimedOut when nobody answers."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._client.connect(await files.unix_socket(path))
+        except TimeoutError:
+            raise self._late("connecting to its monitor", timeout_s) from None
+        except (OSError, QMPError) as error:
+            raise Unreachable(
+                f"machine {self.name}: connecting to its monitor: {error}",
+                hint="see whether its QEMU still runs",
+            ) from error
+        status = await self.execute("query-status", timeout_s)
+        if (reason := exit_of_status(status["status"])) is not None:
+            self._on_end(reason)
+
+    async def execute(self, command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> Any:
+        """Run a command. TimedOut when QEMU does not answer, HostFailure when it refuses or goes away."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._client.execute(command)
+        except TimeoutError:
+            raise self._late(command, timeout_s) from None
+        except ExecuteError as error:
+            raise HostFailure(f"machine {self.name}: QEMU refused {command}: {error}") from error
+        except QMPError as error:
+            raise HostFailure(
+                f"machine {self.name}: {command}: the connection to its monitor is lost", hint="try again"
+            ) from error
+
+    async def until_lost(self) -> None:
+        while self._client.runstate is Runstate.RUNNING:
+            await self._client.runstate_changed()
+
+    async def close(self) -> None:
+        """Let go of the connection, in whatever state it is. A cancellation waits until that is done."""
+        closing = asyncio.create_task(self._close())
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await asyncio.wait({closing})
+            raise
+
+    async def _close(self) -> None:
+        # Raises what ended the connection, if anything did; that has been dealt with.
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._client.disconnect()
+
+    def _heard(self, event: Mapping[str, Any]) -> bool:
+        if (reason := exit_of_event(event)) is not None:
+            self._on_end(reason)
+        return False
+
+    def _late(self, doing: str, timeout_s: float) -> TimedOut:
+        return TimedOut(
+            f"machine {self.name}: {doing}: no answer in {timeout_s:g} s",
+            hint="QEMU hangs or the host is overloaded; force it off if this lasts",
+        )
+
+
+class Watch:
+    """Follows one QEMU until it ends. `finished` is called once, when its process is gone."""
+
+    def __init__(
+        self, name: str, path: Path, process: processes.Pid, finished: Callable[[Watch, Exit], None]
+    ) -> None:
+        self.name = name
+        self.process = process
+        self._path = path
+        self._finished = finished
+        self._over = asyncio.Event()
+        self._reason: Exit | None = None
+        self._monitor: Monitor | None = None
+        self._connected = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def ending(self) -> bool:
+        """Whether the guest is known to have ended, though its process may still be there."""
+        return self._over.is_set()
+
+    async def connect(self, timeout_s: float) -> None:
+        """Make the first connection; the machine may turn out to have ended. Unreachable if its QEMU dies."""
+        connecting = asyncio.create_task(self._connect(timeout_s))
+
+        def give_up() -> None:
+            connecting.cancel()
+
+        cancel = processes.on_gone(self.process, give_up)
+        try:
+            await asyncio.wait({connecting})
+        finally:
+            cancel()
+            connecting.cancel()
+            await asyncio.wait({connecting})
+        if connecting.cancelled():
+            raise Unreachable(f"machine {self.name}: its QEMU ended", hint="start it again")
+        connecting.result()
+
+    def begin(self) -> None:
+        """Watch from now on, connected or not."""
+        self._task = asyncio.create_task(self._run(), name=f"watch {self.name}")
+
+    async def execute(self, command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> Any:
+        """Run a monitor command, after waiting for a connection if there is none just now."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._connected.wait()
+        except TimeoutError:
+            raise TimedOut(
+                f"machine {self.name}: {command}: its monitor cannot be reached",
+                hint="QEMU hangs or the host is overloaded; force it off if this lasts",
+            ) from None
+        assert self._monitor is not None
+        return await self._monitor.execute(command, timeout_s)
+
+    async def done(self) -> None:
+        """Wait until the end has been reported."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def conclude(self) -> Exit:
+        """Instead of `begin`, for a machine that turned out to have ended: let its QEMU go, and say why."""
+        await self._leave()
+        await self._disconnect()
+        return self._reason or Exit.CRASHED
+
+    async def stop(self) -> None:
+        """Watch no longer; the machine runs on."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        await self._disconnect()
+
+    async def _run(self) -> None:
+        cancel = processes.on_gone(self.process, self._over.set)
+        connecting = asyncio.create_task(self._stay_connected(), name=f"monitor {self.name}")
+        try:
+            await self._over.wait()
+            await self._leave()
+        finally:
+            cancel()
+            connecting.cancel()
+            await asyncio.wait({connecting})
+            await self._disconnect()
+        self._finished(self, self._reason or Exit.CRASHED)
+
+    async def _stay_connected(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            if self._monitor is not None:
+                await self._monitor.until_lost()
+                await self._disconnect()
+            try:
+                await self._connect(COMMAND_TIMEOUT_S)
+                pause_s = _FIRST_PAUSE_S
+            except (Unreachable, TimedOut, HostFailure) as error:
+                if processes.alive(self.process) and not self.ending:
+                    log.warning("%s; trying again in %.2f s", error, pause_s)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _connect(self, timeout_s: float) -> None:
+        monitor = Monitor(self.name, self._heard)
+        try:
+            await monitor.connect(self._path, timeout_s)
+        except BaseException:
+            await monitor.close()
+            raise
+        self._monitor = monitor
+        self._connected.set()
+
+    async def _disconnect(self) -> None:
+        self._connected.clear()
+        monitor, self._monitor = self._monitor, None
+        if monitor is not None:
+            await monitor.close()
+
+    def _heard(self, reason: Exit) -> None:
+        self._reason = self._reason or reason
+        self._over.set()
+
+    async def _leave(self) -> None:
+        """The guest has ended: so shall its QEMU, by itself or by force."""
+        if not processes.alive(self.process):
+            return
+        with contextlib.suppress(TimedOut, HostFailure):
+            await self.execute("quit", QUIT_TIMEOUT_S)
+        while not await processes.wait_gone(self.process, QUIT_TIMEOUT_S):
+            log.warning("machine %s: its QEMU does not quit; killing it", self.name)
+            processes.send_signal(self.process, signal.SIGKILL)
+
+
+async def end(process: processes.Pid, name: str) -> None:
+    """End a QEMU at once, whatever it does. Gone is fine."""
+    processes.send_signal(process, signal.SIGKILL)
+    if not await processes.wait_gone(process, GONE_TIMEOUT_S):
+        raise HostFailure(
+            f"machine {name}: its QEMU (process {process.pid}) does not end",
+            hint=f"see what it waits for: cat /proc/{process.pid}/stack",
+        )

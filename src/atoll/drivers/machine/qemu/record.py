@@ -1,0 +1,95 @@
+"""What a VM's directory holds of its QEMU, to be found again by the next agent. Reads and writes there.
+
+While it runs: `qemu.json` (which process, of which boot), `monitor.sock`, `console.sock`, `qemu.log` (its own
+messages). After an exit that nobody asked for, `qemu.json` stays and says why, until the next start or kill.
+`console.log`, the serial line, stays as long as the VM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from atoll.drivers.machine.base import Exit, Machine
+from atoll.errors import AtollError, HostFailure
+from atoll.system import files, host
+from atoll.system.processes import Pid
+
+_LIMIT = 4096
+
+
+class Record(Struct, frozen=True):
+    """A QEMU that was started. The boot tells whether its process can still be there."""
+
+    pid: int
+    started: int
+    boot_id: str
+    exit: Exit | None = None
+
+    def process(self) -> Pid:
+        return Pid(self.pid, self.started)
+
+
+def record_path(machine: Machine) -> Path:
+    return machine.directory / "qemu.json"
+
+
+def monitor_path(machine: Machine) -> Path:
+    return machine.directory / "monitor.sock"
+
+
+def console_path(machine: Machine) -> Path:
+    return machine.directory / "console.sock"
+
+
+def console_log_path(machine: Machine) -> Path:
+    return machine.directory / "console.log"
+
+
+def messages_path(machine: Machine) -> Path:
+    return machine.directory / "qemu.log"
+
+
+def read(machine: Machine) -> Record | None:
+    """The record, if it can be read and is of this boot: no process outlives the host."""
+    try:
+        record = msgspec.json.decode(files.read_limited(record_path(machine), _LIMIT), type=Record)
+    except (OSError, AtollError, msgspec.DecodeError):
+        return None
+    return record if record.boot_id == host.boot_id() else None
+
+
+def write(machine: Machine, process: Pid) -> None:
+    """Record that this process runs the machine."""
+    record = Record(process.pid, process.started, host.boot_id())
+    files.write_durably(record_path(machine), msgspec.json.encode(record))
+
+
+def write_exit(machine: Machine, process: Pid, reason: Exit) -> None:
+    """Record that this process ran the machine, and why it does so no longer."""
+    _remove_sockets(machine)
+    record = Record(process.pid, process.started, host.boot_id(), reason)
+    with contextlib.suppress(HostFailure):  # a full disk must not keep the exit from being reported
+        files.write_durably(record_path(machine), msgspec.json.encode(record))
+
+
+def forget(machine: Machine) -> None:
+    """Remove all of it but the serial line's log. Nothing there is fine."""
+    if machine.directory.is_dir():
+        _remove_sockets(machine)
+        for path in (record_path(machine), messages_path(machine)):
+            files.remove_tree(path)
+
+
+def last_words(messages: str) -> str:
+    """The last line of QEMU's messages without its time stamp and program name. Pure."""
+    lines = messages.strip().splitlines()
+    return lines[-1].rpartition("qemu-system-x86_64: ")[2] if lines else ""
+
+
+def _remove_sockets(machine: Machine) -> None:
+    for path in (monitor_path(machine), console_path(machine)):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,35 @@
+"""The machine drivers that there are, by name. A driver's module is loaded when it is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from atoll.drivers.machine.base import MachineDriver, OnExit
+from atoll.errors import Invalid
+
+NAMES = ("qemu", "sim")
+
+
+class Setting(Struct, frozen=True):
+    """What the node gives to drivers: whom to tell of exits, a kernel to try accelerators with, a cache."""
+
+    on_exit: OnExit
+    probe_kernel: Path
+    cache: Path
+
+
+async def load(name: str, setting: Setting) -> MachineDriver:
+    """The driver of that name, ready for use."""
+    if name == "qemu":
+        from atoll.drivers.machine.qemu import probe
+        from atoll.drivers.machine.qemu.driver import QemuDriver
+
+        verdict = await probe.choose(setting.probe_kernel, setting.cache / "accelerator.json")
+        return QemuDriver(verdict.accelerator, setting.on_exit)
+    if name == "sim":
+        from atoll.drivers.machine.sim import SimDriver
+
+        return SimDriver(setting.on_exit)
+    raise Invalid("driver", name, "no such machine driver", hint=f"choose one of {', '.join(NAMES)}")

@@ -1,0 +1,57 @@
+"""The node's events: numbered, kept for a while, followed by any number of readers. No effects."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from datetime import datetime
+
+from atoll.model.event import Event, EventKind
+from atoll.model.node import Node
+from atoll.model.vm import VM
+
+KEPT = 10_000
+
+
+class Events:
+    """An epoch begins with the agent. A reader that resumes within what is kept misses nothing; any other
+    one is given the full state first."""
+
+    def __init__(
+        self, clock: Callable[[], datetime], state: Callable[[], tuple[Node, tuple[VM, ...]]]
+    ) -> None:
+        self.epoch = uuid.uuid4().hex
+        self._clock = clock
+        self._state = state
+        self._sequence = 0
+        self._kept: deque[Event] = deque(maxlen=KEPT)
+        self._news = asyncio.Event()
+
+    def emit(self, kind: EventKind, vm: VM | None = None, node: Node | None = None) -> None:
+        self._sequence += 1
+        self._kept.append(Event(kind, self.epoch, self._sequence, self._clock(), vm=vm, node=node))
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def read(self, epoch: str, sequence: int, follow: bool) -> AsyncGenerator[Event, None]:
+        """Everything after (epoch, sequence), as it happens if asked to follow."""
+        while True:
+            news = self._news
+            # Also a reader that is too slow for what is kept: it never misses a change without being told.
+            if epoch != self.epoch or not self._covers(sequence):
+                node, vms = self._state()
+                epoch, sequence = self.epoch, self._sequence
+                yield Event(EventKind.STATE, epoch, sequence, self._clock(), node=node, vms=vms)
+            for event in [event for event in self._kept if event.sequence > sequence]:
+                sequence = event.sequence
+                yield event
+            if not follow:
+                return
+            if sequence == self._sequence:
+                await news.wait()
+
+    def _covers(self, sequence: int) -> bool:
+        """Everything after this number is still kept."""
+        return self._sequence - len(self._kept) <= sequence <= self._sequence

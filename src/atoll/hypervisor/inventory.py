@@ -1,0 +1,131 @@
+"""The VMs of a node: the same in memory as on disk, every change of them an event, each of them one lock.
+
+Effects: through records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from msgspec import structs
+
+from atoll.errors import NotFound
+from atoll.hypervisor.records import Record, Records
+from atoll.model.event import EventKind
+from atoll.model.vm import VM
+from atoll.plan.recovery import Want
+
+
+class Inventory:
+    """Starts with what the records hold. `changed` is told of every change, after it is on disk."""
+
+    def __init__(
+        self, node: str, records: Records, vms: dict[str, Record], changed: Callable[[EventKind, VM], None]
+    ) -> None:
+        self._node = node
+        self._store = records
+        self._vms = vms
+        self._changed = changed
+        self._ip_by_mac = {record.vm.mac: ip for ip, record in vms.items()}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self.freed: dict[str, int] = {}
+        """Addresses that were given back; the later, the larger the number."""
+
+    def list(self) -> tuple[VM, ...]:
+        return tuple(record.vm for record in self._vms.values())
+
+    def show(self, reference: str) -> VM:
+        """The VM of this IP or name."""
+        vm = self.find_by_ip(reference) or next((vm for vm in self.list() if vm.name == reference), None)
+        if vm is None:
+            raise self._none_such(reference)
+        return vm
+
+    def record(self, vm: VM) -> Record:
+        """What is kept of this very VM now: its address may have been given to another one since."""
+        record = self._vms.get(vm.ip)
+        if record is None or record.vm.instance_id != vm.instance_id:
+            raise self._none_such(vm.name)
+        return record
+
+    def current(self, vm: VM) -> VM:
+        """The VM as it is now."""
+        return self.record(vm).vm
+
+    def holds(self, vm: VM) -> bool:
+        """This very VM is still there."""
+        now = self.find_by_ip(vm.ip)
+        return now is not None and now.instance_id == vm.instance_id
+
+    def held(self) -> frozenset[str]:
+        """Addresses that something on this node uses, or may use."""
+        return self._store.unreadable | self._vms.keys()
+
+    def find_by_ip(self, ip: str) -> VM | None:
+        record = self._vms.get(ip)
+        return record.vm if record else None
+
+    def find_by_mac(self, mac: str) -> VM | None:
+        return self.find_by_ip(self._ip_by_mac.get(mac, ""))
+
+    def find_by_request(self, request_id: str) -> Record | None:
+        return next((record for record in self._vms.values() if record.vm.request_id == request_id), None)
+
+    def lock(self, vm: VM) -> asyncio.Lock:
+        """One thing at a time is done to a VM."""
+        return self._locks.setdefault(vm.instance_id, asyncio.Lock())
+
+    @contextlib.asynccontextmanager
+    async def alone_with(self, vm: VM) -> AsyncIterator[VM]:
+        """The VM as it is when all that was under way with it is done; NotFound if it has gone."""
+        async with self.lock(vm):
+            yield self.current(vm)
+
+    def claim(self, record: Record) -> None:
+        """From here on the address is this VM's. Not on disk yet: `update` or `save` does that."""
+        vm = record.vm
+        self._vms[vm.ip] = record
+        self._ip_by_mac[vm.mac] = vm.ip
+        self._changed(EventKind.CREATED, vm)
+
+    def save(self, vm: VM) -> None:
+        self._store.write(self.record(vm))
+
+    def update(
+        self,
+        vm: VM,
+        *,
+        want: Want | None = None,
+        committed: bool | None = None,
+        boot_id: str | None = None,
+        **changes: Any,
+    ) -> VM:
+        """Change a VM's record: on disk first, then in memory, then told."""
+        record = self.record(vm)
+        if "state" in changes:
+            changes.setdefault("reason", "")
+        record = Record(
+            vm=structs.replace(record.vm, **changes),
+            want=record.want if want is None else want,
+            committed=record.committed if committed is None else committed,
+            boot_id=record.boot_id if boot_id is None else boot_id,
+        )
+        self._store.write(record)
+        self._vms[vm.ip] = record
+        self._changed(EventKind.CHANGED, record.vm)
+        return record.vm
+
+    def forget(self, vm: VM) -> None:
+        """The last of a VM. Its address is free again, behind all others."""
+        last = self.current(vm)
+        self._store.discard(vm.ip)
+        del self._vms[vm.ip], self._ip_by_mac[vm.mac]
+        self._locks.pop(vm.instance_id, None)
+        self.freed[vm.ip] = max(self.freed.values(), default=0) + 1
+        self._changed(EventKind.DESTROYED, last)
+
+    def _none_such(self, reference: str) -> NotFound:
+        return NotFound(f"VM {reference!r}: there is none on {self._node}", hint="see: atoll vm list")

@@ -1,0 +1,118 @@
+"""A certificate and its key on disk, kept fresh: the administrator's, the agent's. Touches those files.
+
+Checking costs a command a millisecond; `cryptography` is loaded only when something has to be issued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from atoll.errors import AtollError, Invalid, Malformed, Unauthenticated
+from atoll.identity import validity
+from atoll.system import files
+
+if TYPE_CHECKING:
+    from atoll.identity.authority import Authority
+    from atoll.identity.claims import Claims
+
+
+class Outcome(StrEnum):
+    KEPT = "kept"
+    RENEWED = "renewed"
+    """A new certificate for the same key."""
+    ISSUED = "issued"
+    """A new certificate and a new key."""
+
+
+class Credential(Struct, frozen=True):
+    """Where a certificate, its key and the CA to trust are."""
+
+    cert: Path
+    key: Path
+    ca: Path
+
+
+def client_credential(directory: Path) -> Credential:
+    return Credential(directory / "user.pem", directory / "user.key", directory / "ca.pem")
+
+
+def server_credential(directory: Path) -> Credential:
+    return Credential(directory / "server.pem", directory / "server.key", directory / "ca.pem")
+
+
+def ensure(
+    credential: Credential, authority: Authority, claims: Claims, lifetime: timedelta, now: datetime
+) -> Outcome:
+    """Afterwards there is a certificate of this CA with these claims and at least half of its life ahead."""
+    files.make_dirs(credential.cert.parent)
+    if _read(credential.ca) != authority.cert_pem:
+        files.write_durably(credential.ca, authority.cert_pem, mode=0o644)
+    if not _fits(credential, authority, claims, now):
+        issued = authority.issue(claims, lifetime)
+        files.write_durably(credential.key, issued.key_pem)
+        files.write_durably(credential.cert, issued.cert_pem, mode=0o644)
+        return Outcome.ISSUED
+    return renew_if_past_half_life(credential, lambda: authority, now)
+
+
+def renew_if_past_half_life(
+    credential: Credential, open_authority: Callable[[], Authority], now: datetime
+) -> Outcome:
+    """For every command: the CA is opened only when it is time. Only the certificate's file is replaced.
+
+    Where the CA is out of reach, a certificate that still holds is good enough. One that has expired is an
+    error here, because a server only hangs up on it.
+    """
+    try:
+        pem = credential.cert.read_bytes()
+    except OSError as error:
+        raise Unauthenticated(
+            f"reading the certificate {credential.cert}: {error.strerror}",
+            hint="atoll up makes one; run as the user that owns it",
+        ) from error
+    held = validity.of_pem(pem)
+    if not held.past_half(now):
+        return Outcome.KEPT
+    try:
+        renewed = open_authority().renew(pem)
+    except AtollError as error:
+        if held.over(now):
+            raise Unauthenticated(
+                f"the certificate {credential.cert} expired at {held.not_after:%Y-%m-%d %H:%M}Z"
+                f" and could not be renewed: {error.brief}",
+                hint="ask an operator for a new one: atoll ca issue user",
+            ) from error
+        return Outcome.KEPT
+    files.write_durably(credential.cert, renewed.cert_pem, mode=0o644)
+    return Outcome.RENEWED
+
+
+def _fits(credential: Credential, authority: Authority, claims: Claims, now: datetime) -> bool:
+    from atoll.identity import certificates
+    from atoll.identity.contents import Contents
+
+    cert_pem, key_pem = _read(credential.cert), _read(credential.key)
+    try:
+        certificate = certificates.from_pem(cert_pem)
+        return (
+            certificates.key_from_pem(key_pem).public_key() == certificates.public_key(certificate)
+            and certificates.issued_by(certificate, authority.certificate)
+            and not authority.is_revoked(certificate.serial_number)
+            and Contents(certificate).claims() == claims
+            and now <= certificate.not_valid_after_utc
+        )
+    except (Malformed, Invalid):
+        return False
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""

@@ -1,0 +1,8 @@
+/* Becoming another program after a fork. */
+#ifndef CHILD_H
+#define CHILD_H
+
+/* With default signals and the environment that programs of this guest get. Keeps the standard streams. */
+_Noreturn void child_exec(const char *const argv[]);
+
+#endif

@@ -1,0 +1,11 @@
+/* The DHCP client: gets an address and keeps it. */
+#ifndef DHCP_H
+#define DHCP_H
+
+#include "dhcp_message.h"
+#include "network.h"
+
+/* `bound` is called with each lease that differs from the one before. Never gives up. */
+void dhcp_start(const struct nic *nic, void (*bound)(const struct lease *lease));
+
+#endif

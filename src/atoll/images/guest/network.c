@@ -1,0 +1,198 @@
+/* The guest's one network interface. Effects: configures links and routes, writes /etc, sends an ARP. */
+#include "network.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+#include <net/if_arp.h>
+#include <net/route.h>
+#include <netpacket/packet.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "log.h"
+
+#define METADATA_ADDRESS "169.254.169.254"
+
+static int control_socket(void)
+{
+    static int fd = -1;
+
+    if (fd < 0)
+        fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    return fd;
+}
+
+static struct ifreq request_for(const char *interface)
+{
+    struct ifreq request = {0};
+
+    snprintf(request.ifr_name, sizeof request.ifr_name, "%s", interface);
+    return request;
+}
+
+static bool bring_up(const char *interface)
+{
+    struct ifreq request = request_for(interface);
+
+    if (ioctl(control_socket(), SIOCGIFFLAGS, &request))
+        return false;
+    request.ifr_flags |= IFF_UP;
+    return ioctl(control_socket(), SIOCSIFFLAGS, &request) == 0;
+}
+
+static struct sockaddr socket_address(uint32_t address)
+{
+    struct sockaddr_in internet = {.sin_family = AF_INET, .sin_addr.s_addr = address};
+    struct sockaddr generic;
+
+    memcpy(&generic, &internet, sizeof generic);
+    return generic;
+}
+
+static void set_address(unsigned long what, uint32_t address)
+{
+    struct ifreq request = request_for(INTERFACE);
+
+    request.ifr_addr = socket_address(address);
+    if (ioctl(control_socket(), what, &request) && address)
+        say("setting an address: %s", strerror(errno));
+}
+
+static void add_route(struct route route)
+{
+    char interface[] = INTERFACE;
+    struct rtentry entry = {
+        .rt_dst = socket_address(route.destination),
+        .rt_genmask = socket_address(route.mask),
+        .rt_gateway = socket_address(route.gateway),
+        .rt_flags = RTF_UP | (route.gateway ? RTF_GATEWAY : 0) | (route.mask == UINT32_MAX ? RTF_HOST : 0),
+        .rt_dev = interface,
+    };
+
+    if (ioctl(control_socket(), SIOCADDRT, &entry) && errno != EEXIST)
+        say("adding a route: %s", strerror(errno));
+}
+
+static void add_routes(const struct lease *lease)
+{
+    for (uint32_t i = 0; i < lease->route_count; i++) {
+        uint32_t gateway = lease->routes[i].gateway;
+
+        /* A gateway outside of our network, as with a /32 address, must be made a neighbour first. */
+        if (gateway && (gateway ^ lease->address) & lease->mask)
+            add_route((struct route){.destination = gateway, .mask = UINT32_MAX});
+        add_route(lease->routes[i]);
+    }
+    if (!lease->route_count)
+        add_route((struct route){.destination = inet_addr(METADATA_ADDRESS), .mask = UINT32_MAX});
+}
+
+static void write_file(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+
+    if (fd < 0 || write(fd, text, strlen(text)) < 0)
+        say("writing %s: %s", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+}
+
+static void write_resolver(const struct lease *lease)
+{
+    char text[512] = "";
+    size_t length = 0;
+
+    if (lease->domain[0])
+        length += (size_t)snprintf(text, sizeof text, "search %s\n", lease->domain);
+    for (uint32_t i = 0; i < lease->dns_count; i++) {
+        struct in_addr server = {lease->dns[i]};
+
+        length += (size_t)snprintf(text + length, sizeof text - length, "nameserver %s\n", inet_ntoa(server));
+    }
+    write_file("/etc/resolv.conf", text);
+}
+
+static void set_host_name(const struct lease *lease)
+{
+    char text[256];
+    struct in_addr address = {lease->address};
+
+    if (!lease->host_name[0])
+        return;
+    if (sethostname(lease->host_name, strlen(lease->host_name)))
+        say("setting the host name: %s", strerror(errno));
+    snprintf(text, sizeof text, "127.0.0.1 localhost\n%s %s\n", inet_ntoa(address), lease->host_name);
+    write_file("/etc/hosts", text);
+}
+
+static void set_mtu(uint32_t mtu)
+{
+    struct ifreq request = request_for(INTERFACE);
+
+    request.ifr_mtu = (int)mtu;
+    if (ioctl(control_socket(), SIOCSIFMTU, &request))
+        say("setting the MTU to %u: %s", (unsigned)mtu, strerror(errno));
+}
+
+/* Tells the neighbours at once: the host's own first ARP request can take a quarter of a second. */
+static void announce(const struct nic *nic, uint32_t address)
+{
+    int fd = socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC, htons(ETH_P_ARP));
+    struct sockaddr_ll to = {
+        .sll_family = AF_PACKET,
+        .sll_protocol = htons(ETH_P_ARP),
+        .sll_ifindex = nic->index,
+        .sll_halen = 6,
+        .sll_addr = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+    };
+    uint8_t arp[28] = {0, ARPHRD_ETHER, ETHERTYPE_IP >> 8, ETHERTYPE_IP & 0xff, 6, 4, 0, ARPOP_REQUEST};
+
+    memcpy(arp + 8, nic->mac, 6);
+    memcpy(arp + 14, &address, 4);
+    memcpy(arp + 24, &address, 4);
+    if (fd < 0 || sendto(fd, arp, sizeof arp, 0, (struct sockaddr *)&to, sizeof to) < 0)
+        say("announcing the address: %s", strerror(errno));
+    if (fd >= 0)
+        close(fd);
+}
+
+void network_start_loopback(void)
+{
+    if (!bring_up("lo"))
+        say("bringing up lo: %s", strerror(errno));
+}
+
+bool network_start_nic(struct nic *nic)
+{
+    struct ifreq request = request_for(INTERFACE);
+
+    if (!bring_up(INTERFACE) || ioctl(control_socket(), SIOCGIFHWADDR, &request))
+        return false;
+    memcpy(nic->mac, request.ifr_hwaddr.sa_data, 6);
+    nic->index = (int)if_nametoindex(INTERFACE);
+    return nic->index > 0;
+}
+
+void network_apply(const struct nic *nic, const struct lease *lease)
+{
+    if (lease->mtu)
+        set_mtu(lease->mtu);
+    set_address(SIOCSIFADDR, lease->address);
+    set_address(SIOCSIFNETMASK, lease->mask);
+    announce(nic, lease->address);
+    add_routes(lease);
+    write_resolver(lease);
+    set_host_name(lease);
+}
+
+void network_clear(void)
+{
+    /* With its last address, an interface loses its routes too. */
+    set_address(SIOCSIFADDR, 0);
+}

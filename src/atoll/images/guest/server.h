@@ -1,0 +1,10 @@
+/* The guest's own page: http://<ip>/ says who it is. */
+#ifndef SERVER_H
+#define SERVER_H
+
+#include "instance.h"
+
+/* Opens port 80. `instance` stays the caller's and is read anew for each answer. */
+void server_start(const struct instance *instance);
+
+#endif

@@ -1,0 +1,133 @@
+"""The nftables rules of a node's bridges, as data. Pure; atoll.system.nft applies them.
+
+    table bridge atoll
+      chain prerouting        every frame that enters any bridge of this namespace
+        iifname vmap @ports   a known VM port goes to its own chain
+        iifname "at-*" drop   a port of ours that no VM owns
+      chain forward           what VMs ask of DHCP is for our server, not for each other
+      chain vm-<link>         lets through only what this VM may send; frames for the metadata
+                              address get the MAC of our service port in that bridge
+
+A VM may send: ARP and IPv4 from its own MAC and IP; DHCP requests, so many a second. Nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from atoll.model.network import METADATA_IP
+
+TABLE = "atoll"
+PORT_PREFIX = "at-"
+DHCP_PER_S = 20
+CONNECTIONS_PER_S = 200
+
+Command = dict[str, Any]
+
+
+class Port(Struct, frozen=True):
+    """One VM's attachment to a bridge."""
+
+    link: str
+    ip: str
+    mac: str
+    service_mac: str
+    """Where the bridge's DHCP and metadata servers are."""
+
+
+def link_for(ip: str) -> str:
+    """The name of a VM's port: unique in its namespace because the IP is."""
+    return PORT_PREFIX + "".join(f"{int(octet):02x}" for octet in ip.split("."))
+
+
+def base() -> list[Command]:
+    """The table anew, in one transaction, without any VM."""
+    prerouting = {"type": "filter", "hook": "prerouting", "prio": -300, "policy": "accept"}
+    forward = {"type": "filter", "hook": "forward", "prio": 0, "policy": "accept"}
+    to_any_vm = _equal({"meta": {"key": "oifname"}}, f"{PORT_PREFIX}*")
+    return [
+        {"add": {"table": _TABLE}},
+        {"delete": {"table": _TABLE}},
+        {"add": {"table": _TABLE}},
+        {"add": {"map": {**_IN_TABLE, "name": "ports", "type": "ifname", "map": "verdict"}}},
+        {"add": {"chain": {**_IN_TABLE, "name": "prerouting", **prerouting}}},
+        _rule("prerouting", {"vmap": {"key": {"meta": {"key": "iifname"}}, "data": "@ports"}}),
+        _rule("prerouting", _equal({"meta": {"key": "iifname"}}, f"{PORT_PREFIX}*"), _DROP),
+        {"add": {"chain": {**_IN_TABLE, "name": "forward", **forward}}},
+        _rule("forward", to_any_vm, _equal(_payload("udp", "dport"), 67), _DROP),
+    ]
+
+
+def plug(port: Port) -> list[Command]:
+    """The chain of one VM; said before its link appears, so that no frame ever passes unchecked."""
+    chain = f"vm-{port.link}"
+    source_ip = _payload("ip", "saddr")
+    is_dhcp = (
+        _equal(source_ip, {"set": ["0.0.0.0", port.ip]}),
+        _equal(_payload("udp", "sport"), 68),
+        _equal(_payload("udp", "dport"), 67),
+    )
+    to_metadata = _equal(_payload("ip", "daddr"), METADATA_IP)
+    is_new = {"match": {"op": "in", "left": _payload("tcp", "flags"), "right": ["syn"]}}
+    to_service = {"mangle": {"key": _payload("ether", "daddr"), "value": port.service_mac}}
+    arp_mac, arp_ip = _payload("arp", "saddr ether"), _payload("arp", "saddr ip")
+    return [
+        {"add": {"chain": {**_IN_TABLE, "name": chain}}},
+        {"flush": {"chain": {**_IN_TABLE, "name": chain}}},
+        _rule(chain, _differs(_payload("ether", "saddr"), port.mac), _DROP),
+        _rule(chain, _equal(arp_mac, port.mac), _equal(arp_ip, {"set": ["0.0.0.0", port.ip]}), _ACCEPT),
+        _rule(chain, _differs(_payload("ether", "type"), "ip"), _DROP),
+        _rule(chain, *is_dhcp, _over(DHCP_PER_S), _DROP),
+        _rule(chain, to_metadata, is_new, _over(CONNECTIONS_PER_S), _DROP),
+        _rule(chain, to_metadata, to_service),
+        _rule(chain, *is_dhcp, _ACCEPT),
+        _rule(chain, _differs(source_ip, port.ip), _DROP),
+        _rule(chain, _equal(_payload("udp", "sport"), 67), _DROP),
+        _rule(chain, _ACCEPT),
+        {
+            "add": {
+                "element": {**_IN_TABLE, "name": "ports", "elem": [[port.link, {"goto": {"target": chain}}]]}
+            }
+        },
+    ]
+
+
+def unplug(link: str) -> list[Command]:
+    chain = f"vm-{link}"
+    return [
+        {
+            "delete": {
+                "element": {**_IN_TABLE, "name": "ports", "elem": [[link, {"goto": {"target": chain}}]]}
+            }
+        },
+        {"flush": {"chain": {**_IN_TABLE, "name": chain}}},
+        {"delete": {"chain": {**_IN_TABLE, "name": chain}}},
+    ]
+
+
+_TABLE = {"family": "bridge", "name": TABLE}
+_IN_TABLE = {"family": "bridge", "table": TABLE}
+_DROP: Command = {"drop": None}
+_ACCEPT: Command = {"accept": None}
+
+
+def _rule(chain: str, *statements: Command) -> Command:
+    return {"add": {"rule": {**_IN_TABLE, "chain": chain, "expr": list(statements)}}}
+
+
+def _payload(protocol: str, field: str) -> Command:
+    return {"payload": {"protocol": protocol, "field": field}}
+
+
+def _equal(left: Command, right: Any) -> Command:
+    return {"match": {"op": "==", "left": left, "right": right}}
+
+
+def _differs(left: Command, right: Any) -> Command:
+    return {"match": {"op": "!=", "left": left, "right": right}}
+
+
+def _over(per_s: int) -> Command:
+    return {"limit": {"rate": per_s, "per": "second", "burst": 2 * per_s, "inv": True}}

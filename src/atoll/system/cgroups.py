@@ -1,0 +1,251 @@
+"""Control groups: limits for what runs in them, who is in them, what they used. Writes to the cgroup tree.
+
+Version 1 and version 2 look the same from outside; which one this host has is found out from its mounts.
+A group is a relative path such as "atoll/3fa2/10.1.0.5", below the root of every hierarchy we use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from atoll.errors import HostFailure, Invalid
+from atoll.system.cgroup_layout import (
+    Layout,
+    Limits,
+    find_layout,
+    needed_controllers,
+    writes_v1,
+    writes_v2,
+)
+from atoll.system.failures import failing, ignoring
+
+__all__ = [
+    "Limits",
+    "Usage",
+    "children",
+    "ensure",
+    "join_paths",
+    "kill_all",
+    "members",
+    "remove",
+    "remove_if_empty",
+    "usage",
+]
+
+_LIMITED = ("cpu", "memory", "pids")
+_MIB = 1024 * 1024
+_PAUSE_S = 0.002
+
+
+class Usage(Struct, frozen=True):
+    """What a group has used (CPU) and uses (the rest). Memory leaves out cache that is easily given back."""
+
+    cpu_s: float
+    memory_mib: int
+    pids: int
+
+
+def ensure(group: str, limits: Limits) -> None:
+    """Make the group, with its parents, and give it these limits."""
+    layout = _layout()
+    _check(group)
+    for directory in layout.directories(group):
+        _make(directory, group)
+    available = set(layout.roots) if layout.version == 1 else _enable(layout.roots[""], group)
+    missing = sorted(needed_controllers(limits) - available)
+    if missing:
+        raise HostFailure(
+            f"limiting cgroup {group}: controller {missing[0]} is not available here",
+            hint=f"give this machine or container the {missing[0]} controller, or ask for no such limit",
+        )
+    for write in writes_v1(limits) if layout.version == 1 else writes_v2(limits):
+        if write.controller in available:
+            root = layout.roots[write.controller if layout.version == 1 else ""]
+            _write(root / group / write.file, write.value, f"limiting cgroup {group}")
+
+
+def join_paths(group: str) -> tuple[Path, ...]:
+    """The files into which a process writes its number to enter the group."""
+    _check(group)
+    return tuple(directory / "cgroup.procs" for directory in _layout().directories(group))
+
+
+def members(group: str) -> tuple[int, ...]:
+    """The processes in the group and in those below it. None when there is no such group."""
+    _check(group)
+    found: set[int] = set()
+    for top in _layout().directories(group):
+        for directory in _bottom_up(top):
+            found.update(int(word) for word in _read(directory / "cgroup.procs").split())
+    return tuple(sorted(found))
+
+
+def children(group: str) -> set[str]:
+    """The names of the groups directly below."""
+    _check(group)
+    return {child.name for top in _layout().directories(group) for child in _subgroups(top)}
+
+
+def kill_all(group: str, timeout_s: float = 2.0) -> None:
+    """End every process in the group and below, also new ones. Returns when all are gone."""
+    layout = _layout()
+    killer = layout.roots[""] / group / "cgroup.kill" if layout.version == 2 else None
+    deadline = time.monotonic() + timeout_s
+    while pids := members(group):
+        if killer is not None and killer.exists():
+            _write(killer, "1", f"ending what runs in cgroup {group}")
+        else:
+            _kill_each(group, pids)
+        if time.monotonic() > deadline:
+            raise HostFailure(
+                f"ending what runs in cgroup {group}: processes {pids} do not go away",
+                hint="see what they wait for: cat /proc/PID/stack",
+            )
+        time.sleep(_PAUSE_S)
+
+
+def remove(group: str, timeout_s: float = 2.0) -> None:
+    """Remove the group and those below it. Waits a little for processes that just end. Gone is fine."""
+    _check(group)
+    deadline = time.monotonic() + timeout_s
+    for top in _layout().directories(group):
+        for directory in _bottom_up(top):
+            while not _remove_directory(directory):
+                if time.monotonic() > deadline:
+                    raise HostFailure(
+                        f"removing cgroup {group}: processes {members(group)} are still in it",
+                        hint="end them first",
+                    )
+                time.sleep(_PAUSE_S)
+
+
+def remove_if_empty(group: str) -> None:
+    """Remove the group unless something is in it or below it, such as another cloud's groups."""
+    _check(group)
+    for directory in _layout().directories(group):
+        if not any(_subgroups(directory)):
+            _remove_directory(directory)
+
+
+def usage(group: str) -> Usage:
+    """What the group used so far. Zero where the host does not count, or the group is gone."""
+    _check(group)
+    layout = _layout()
+    if layout.version == 1:
+        at = {name: root / group for name, root in layout.roots.items()}
+        cpu_s = _number(at, "cpuacct", "cpuacct.usage") / 1e9
+        memory = _number(at, "memory", "memory.usage_in_bytes") - _field(
+            at, "memory.stat", "total_inactive_file"
+        )
+    else:
+        at = dict.fromkeys(_LIMITED, layout.roots[""] / group)
+        cpu_s = _field(at, "cpu.stat", "usage_usec") / 1e6
+        memory = _number(at, "memory", "memory.current") - _field(at, "memory.stat", "inactive_file")
+    return Usage(cpu_s, max(memory, 0) // _MIB, _number(at, "pids", "pids.current"))
+
+
+@functools.cache
+def _layout() -> Layout:
+    return find_layout(Path("/proc/self/mounts").read_text())
+
+
+def _check(group: str) -> None:
+    if not group or any(part in ("", ".", "..") for part in group.split("/")):
+        raise Invalid("cgroup", group, "must be a relative path without '.' and '..'")
+
+
+def _make(directory: Path, group: str) -> None:
+    for _ in range(10):
+        # ENOENT: somebody removed the parent, empty until now, between two of our steps.
+        with failing(f"making cgroup {group}"), ignoring(errno.ENOENT):
+            return directory.mkdir(parents=True, exist_ok=True)
+    raise HostFailure(f"making cgroup {group}: its parent keeps being removed", hint="try again")
+
+
+def _enable(root: Path, group: str) -> set[str]:
+    """Version 2: hand the controllers down to the group. Those that arrive there."""
+    directory = root
+    for part in group.split("/"):
+        enabled = set(_read(directory / "cgroup.subtree_control").split())
+        for controller in set(_LIMITED) & set(_read(directory / "cgroup.controllers").split()) - enabled:
+            # Refused where processes sit in an inner node: then it is missing below, which `ensure` reports.
+            with contextlib.suppress(OSError):
+                (directory / "cgroup.subtree_control").write_text(f"+{controller}")
+        directory /= part
+    return set(_read(directory / "cgroup.controllers").split())
+
+
+def _write(path: Path, value: str, doing: str) -> None:
+    with failing(f"{doing}: writing {value} to {path.name}"):
+        path.write_text(value)
+
+
+def _read(path: Path) -> str:
+    # ENODEV: the group was removed while the file was open.
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            return ""
+        raise
+
+
+def _number(at: Mapping[str, Path], controller: str, file: str) -> int:
+    return int(_read(at[controller] / file) or 0) if controller in at else 0
+
+
+def _field(at: Mapping[str, Path], file: str, name: str) -> int:
+    controller = file.partition(".")[0]
+    pairs = (line.split() for line in _read(at[controller] / file).splitlines()) if controller in at else ()
+    return next((int(value) for key, value in pairs if key == name), 0)
+
+
+def _subgroups(directory: Path) -> list[Path]:
+    try:
+        with os.scandir(directory) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+
+
+def _bottom_up(directory: Path) -> Iterator[Path]:
+    for child in _subgroups(directory):
+        yield from _bottom_up(child)
+    yield directory
+
+
+def _remove_directory(directory: Path) -> bool:
+    with failing(f"removing cgroup {directory}"), ignoring(errno.ENOENT):
+        try:
+            directory.rmdir()
+        except OSError as error:
+            if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
+                return False
+            raise
+    return True
+
+
+def _kill_each(group: str, pids: tuple[int, ...]) -> None:
+    handles: dict[int, int] = {}
+    try:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                handles[pid] = os.pidfd_open(pid)
+        # Opened first, looked up again second: a number that was reused in between is not in the group.
+        for pid in set(handles) & set(members(group)):
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handles[pid], signal.SIGKILL)
+    finally:
+        for handle in handles.values():
+            os.close(handle)

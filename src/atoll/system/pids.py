@@ -1,0 +1,111 @@
+"""Processes by their number, safe against its reuse. Reads /proc, signals processes, watches them in a loop.
+
+The end of a process is seen through a pidfd, which works for processes that are not our children, in any
+event loop, and without a thread or a signal handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+
+class Pid(Struct, frozen=True):
+    """A process, safe against reuse of its number: `started` is in clock ticks since boot."""
+
+    pid: int
+    started: int
+
+
+def identify(pid: int) -> Pid | None:
+    """The process that has this number now, if any."""
+    seen = _state_and_start(pid)
+    return None if seen is None else Pid(pid, seen[1])
+
+
+def alive(p: Pid) -> bool:
+    """Whether it still runs. One that ended and waits to be collected does not."""
+    seen = _state_and_start(p.pid)
+    return seen is not None and seen[1] == p.started and seen[0] not in "ZX"
+
+
+def send_signal(p: Pid, sig: signal.Signals | int) -> None:
+    """Signal exactly this process. Gone is fine."""
+    handle = _open(p)
+    if handle is None:
+        return
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, sig)
+    finally:
+        os.close(handle)
+
+
+async def wait_gone(p: Pid, timeout_s: float) -> bool:
+    """Whether it is gone within the time given. It need not be our child."""
+    gone = asyncio.Event()
+    cancel = on_gone(p, gone.set)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await gone.wait()
+    except TimeoutError:
+        return False
+    finally:
+        cancel()
+    return True
+
+
+def on_gone(p: Pid, callback: Callable[[], None]) -> Callable[[], None]:
+    """Call back once, from the running loop, when the process has ended. Returns how to cancel that."""
+    loop = asyncio.get_running_loop()
+    handle = _open(p)
+    if handle is None:
+        return loop.call_soon(callback).cancel
+    return watch(loop, handle, callback)
+
+
+def watch(loop: asyncio.AbstractEventLoop, handle: int, callback: Callable[[], None]) -> Callable[[], None]:
+    """Call back once when the process of a pidfd, which is closed then, has ended. Returns how to cancel."""
+    watching = True
+
+    def cancel() -> None:
+        nonlocal watching
+        if watching:
+            watching = False
+            loop.remove_reader(handle)
+            os.close(handle)
+
+    def fire() -> None:
+        cancel()
+        callback()
+
+    loop.add_reader(handle, fire)
+    return cancel
+
+
+def _open(p: Pid) -> int | None:
+    try:
+        handle = os.pidfd_open(p.pid)
+    except ProcessLookupError:
+        return None
+    # Opened first, compared second: if it is still the same now, it was the same when it was opened.
+    if alive(p):
+        return handle
+    os.close(handle)
+    return None
+
+
+def _state_and_start(pid: int) -> tuple[str, int] | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name, in parentheses, may hold blanks and parentheses of its own.
+    fields = text.rpartition(")")[2].split()
+    return fields[0], int(fields[19])

@@ -1,0 +1,296 @@
+"""Programs: run one to its end, start one that detaches, follow one by its pid. Starts and signals processes.
+
+Following a process by its number is in `pids`, and offered here too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from atoll.errors import HostFailure, TimedOut
+from atoll.system import cgroups, host, namespaces, pids
+from atoll.system.capture import Capture, Completed, Stdio
+from atoll.system.failures import failing
+from atoll.system.pids import Pid, alive, identify, on_gone, send_signal, wait_gone
+
+__all__ = [
+    "Completed",
+    "Launch",
+    "Pid",
+    "alive",
+    "identify",
+    "launch",
+    "launch_argv",
+    "on_gone",
+    "processes_in",
+    "run",
+    "run_blocking",
+    "send_signal",
+    "spawn_blocking",
+    "wait_gone",
+]
+
+_KILL_PATIENCE_S = 2.0
+
+# Enters the cgroups named before "--" and becomes the program named after it. Everything from outside comes
+# as an argument; nothing is pasted into the script.
+_ENTER_CGROUPS = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
+
+
+class Launch(Struct, frozen=True):
+    """A program that is to outlive us: as whom it runs, in which cgroup, with which open files.
+
+    With a uid it runs without any capability and can never gain one; the gid is the uid unless given.
+    `output` takes what it writes (appended, readable by root only).
+    """
+
+    argv: tuple[str, ...]
+    uid: int | None = None
+    gid: int | None = None
+    groups: tuple[int, ...] = ()
+    cgroup: str | None = None
+    pass_fds: tuple[int, ...] = ()
+    cwd: Path | None = None
+    output: Path | None = None
+    env: Mapping[str, str] | None = None
+
+
+async def run(
+    argv: Sequence[str],
+    *,
+    stdin: bytes = b"",
+    timeout_s: float = 30,
+    check: bool = True,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    namespace: str | None = None,
+) -> Completed:
+    """Run a program to its end, in a network namespace if one is named.
+
+    On a timeout or a cancellation its whole process group is killed.
+    """
+    with Capture(stdin) as capture:
+        process = _start(argv, capture.stdio(), cwd=cwd, env=env, namespace=namespace)
+        await _finish(process, argv[0], timeout_s)
+        return _checked(argv[0], capture.completed(process.returncode), check)
+
+
+def run_blocking(
+    argv: Sequence[str],
+    *,
+    stdin: bytes = b"",
+    timeout_s: float = 30,
+    check: bool = True,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    namespace: str | None = None,
+) -> Completed:
+    """`run` for those who have no event loop."""
+    with Capture(stdin) as capture:
+        process = _start(argv, capture.stdio(), cwd=cwd, env=env, namespace=namespace)
+        _finish_blocking(process, argv[0], timeout_s)
+        return _checked(argv[0], capture.completed(process.returncode), check)
+
+
+async def launch(launch: Launch, *, timeout_s: float = 20, check: bool = True) -> Completed:
+    """Start a program that detaches itself, and wait until the process that was started has ended.
+
+    A child that detached before a timeout or a cancellation is out of reach here: find it by its cgroup.
+    """
+    with Capture(b"") as capture, _output(launch) as output:
+        process = _start(
+            launch_argv(launch),
+            capture.stdio(output),
+            cwd=launch.cwd,
+            env=launch.env,
+            pass_fds=launch.pass_fds,
+        )
+        await _finish(process, launch.argv[0], timeout_s)
+        return _checked(launch.argv[0], capture.completed(process.returncode), check)
+
+
+def spawn_blocking(launch: Launch) -> int:
+    """Start a program that stays in the foreground, in a session of its own, and leave it running."""
+    with _output(launch) as output:
+        sink = subprocess.DEVNULL if output is None else output
+        process = _start(
+            launch_argv(launch),
+            (subprocess.DEVNULL, sink, sink),
+            cwd=launch.cwd,
+            env=launch.env,
+            pass_fds=launch.pass_fds,
+        )
+    # Should it end before we do, somebody has to collect it.
+    threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
+    return process.pid
+
+
+def launch_argv(launch: Launch) -> list[str]:
+    """The command line that enters the cgroup, drops privileges and becomes the program."""
+    argv = [_program(launch.argv[0]), *launch.argv[1:]]
+    if launch.uid is not None:
+        gid = launch.uid if launch.gid is None else launch.gid
+        groups = f"--groups={','.join(map(str, launch.groups))}" if launch.groups else "--clear-groups"
+        argv = [
+            _program("setpriv"),
+            f"--reuid={launch.uid}",
+            f"--regid={gid}",
+            groups,
+            "--no-new-privs",
+            "--inh-caps=-all",
+            "--bounding-set=-all",
+            "--ambient-caps=-all",
+            "--",
+            *argv,
+        ]
+    if launch.cgroup is not None:
+        entrances = [str(path) for path in cgroups.join_paths(launch.cgroup)]
+        argv = ["/bin/sh", "-c", _ENTER_CGROUPS, "enter-cgroups", *entrances, "--", *argv]
+    return argv
+
+
+def processes_in(cgroup: str) -> tuple[int, ...]:
+    """The processes in a cgroup."""
+    return cgroups.members(cgroup)
+
+
+@contextlib.contextmanager
+def _output(launch: Launch) -> Iterator[int | None]:
+    if launch.output is None:
+        yield None
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    with failing(f"opening {launch.output} for output"):
+        descriptor = os.open(launch.output, flags, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _start(
+    argv: Sequence[str],
+    stdio: Stdio,
+    *,
+    cwd: Path | None,
+    env: Mapping[str, str] | None,
+    pass_fds: Sequence[int] = (),
+    namespace: str | None = None,
+) -> subprocess.Popen[bytes]:
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [_program(argv[0]), *argv[1:]],
+            stdin=stdio[0],
+            stdout=stdio[1],
+            stderr=stdio[2],
+            cwd=cwd,
+            # LC_ALL: what tools say is matched against and shown in messages.
+            env={**os.environ, "LC_ALL": "C.UTF-8"} if env is None else env,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+
+    try:
+        # A child begins in the namespace of the thread that starts it.
+        return start() if namespace is None else namespaces.inside(namespace, start)
+    except OSError as error:
+        raise HostFailure(
+            f"starting {_tool(argv[0])}: {error.strerror}: {error.filename}",
+            hint="check that the program and its working directory are there",
+        ) from error
+
+
+def _program(name: str) -> str:
+    return name if "/" in name else str(host.require_tool(name))
+
+
+async def _finish(process: subprocess.Popen[bytes], program: str, timeout_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+
+    def collect() -> None:
+        process.wait()
+        if not ended.done():
+            ended.set_result(None)
+
+    # The watch outlives a second cancellation and a process that is slow to die: it will be collected.
+    pids.watch(loop, _handle(process), collect)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await asyncio.shield(ended)
+    except TimeoutError:
+        raise _timed_out(program, timeout_s) from None
+    finally:
+        if not ended.done():
+            _kill_group(process)
+            await asyncio.wait({ended}, timeout=_KILL_PATIENCE_S)
+
+
+def _finish_blocking(process: subprocess.Popen[bytes], program: str, timeout_s: float) -> None:
+    handle = _handle(process)
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        if not poll.poll(timeout_s * 1000):
+            raise _timed_out(program, timeout_s)
+    except BaseException:
+        _kill_group(process)
+        raise
+    finally:
+        os.close(handle)
+        process.wait()
+
+
+def _handle(process: subprocess.Popen[bytes]) -> int:
+    try:
+        return os.pidfd_open(process.pid)
+    except OSError as error:
+        _kill_group(process)
+        process.wait()
+        raise HostFailure(f"following process {process.pid}: {error.strerror}") from error
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    # Not collected yet, so its number, which is also that of its group, cannot be anybody else's.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _checked(program: str, completed: Completed, check: bool) -> Completed:
+    if not check or completed.returncode == 0:
+        return completed
+    said = completed.stderr.decode(errors="replace").strip()
+    last = said.splitlines()[-1].strip() if said else "it said nothing"
+    raise HostFailure(
+        f"running {_tool(program)}: {_ending(completed.returncode)}: {last}", details={"stderr": said[-2000:]}
+    )
+
+
+def _ending(returncode: int) -> str:
+    if returncode >= 0:
+        return f"exit status {returncode}"
+    try:
+        return f"killed by {signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"killed by signal {-returncode}"
+
+
+def _timed_out(program: str, timeout_s: float) -> TimedOut:
+    return TimedOut(
+        f"running {_tool(program)}: not done after {timeout_s:g} s",
+        hint="the host may be overloaded; try again",
+    )
+
+
+def _tool(program: str) -> str:
+    return Path(program).name

@@ -1,0 +1,340 @@
+"""Labs: places where machines of one kind can be run and looked at from outside. One for each kind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from atoll.drivers.machine.base import Exit, Machine, MachineDriver, Nic
+from atoll.drivers.machine.qemu import record
+from atoll.drivers.machine.qemu.driver import QemuDriver
+from atoll.drivers.machine.qemu.monitor import Monitor
+from atoll.drivers.machine.sim import SimDriver, SimFaults
+from atoll.errors import AtollError
+from atoll.images import cpio, packages
+from atoll.model.vm import MachineType
+from atoll.system import cgroups, files, namespaces, processes
+from atoll.system.links import Links
+
+READY = b"guest ready"
+PATIENCE_S = 30.0
+BRIDGE = "xdrv0"
+UID = 61_000
+
+_MODULES = ("button", "evdev", "pvpanic", "pvpanic-mmio")
+_INIT = """#!/bin/busybox sh
+/bin/busybox mount -t devtmpfs dev /dev
+/bin/busybox mount -t proc proc /proc
+for name in MODULES; do /bin/busybox insmod /modules/$name.ko; done
+exec </dev/console >/dev/console 2>&1
+/bin/busybox stty -echo
+exec 3</dev/input/event0
+(/bin/busybox head -c 1 <&3 >/dev/null && /bin/busybox poweroff -f) &
+button=$!
+echo "guest ready"
+while read -r line; do
+    case $line in
+        panic) echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger ;;
+        off) /bin/busybox poweroff -f ;;
+        deaf) kill $button; echo "deaf now" ;;
+        *) echo "heard $line" ;;
+    esac
+done
+"""
+
+
+class Exits:
+    """What a driver reported, as it comes."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[str, Exit]] = []
+
+    def __call__(self, ip: str, reason: Exit) -> None:
+        self.all.append((ip, reason))
+
+    async def first(self) -> tuple[str, Exit]:
+        await until(lambda: bool(self.all))
+        return self.all[0]
+
+
+class Lab:
+    """What a test may do with any kind of machine."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._drivers: list[MachineDriver] = []
+        self._machines: list[Machine] = []
+
+    def driver(self, exits: Exits) -> MachineDriver:
+        """A driver as a fresh agent would make it."""
+        driver = self.make_driver(exits)
+        self._drivers.append(driver)
+        return driver
+
+    def machine(self, last: int = 5) -> Machine:
+        directory = self.directory / "vms" / f"10.9.0.{last}"
+        files.make_dirs(directory)
+        machine = self.make_machine(f"10.9.0.{last}", directory)
+        self._machines.append(machine)
+        return machine
+
+    async def close(self) -> None:
+        if self._machines:
+            cleaner = self._drivers[0] if self._drivers else self.make_driver(Exits())
+            if isinstance(cleaner, SimDriver):
+                cleaner.faults = SimFaults()
+            for machine in self._machines:
+                await cleaner.kill(machine)
+        for driver in self._drivers:
+            await driver.close()
+
+    def make_driver(self, exits: Exits) -> MachineDriver:
+        raise NotImplementedError
+
+    def make_machine(self, ip: str, directory: Path) -> Machine:
+        raise NotImplementedError
+
+    def traces(self, machine: Machine) -> set[str]:
+        """All that the host holds of a machine."""
+        return {f"file {path.name}" for path in machine.directory.iterdir()}
+
+    def failing_starts(self, exits: Exits) -> list[tuple[MachineDriver, Machine]]:
+        """Starts that fail, each for another reason."""
+        raise NotImplementedError
+
+    async def booted(self, machine: Machine) -> None:
+        """Wait until the guest can do what it is told."""
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        await until(condition)
+
+    async def until_boots(self, machine: Machine, count: int) -> None:
+        """Wait until the guest has come up so many times."""
+        raise NotImplementedError
+
+    async def make_deaf(self, driver: MachineDriver, machine: Machine) -> None:
+        raise NotImplementedError
+
+    async def power_off_inside(self, driver: MachineDriver | None, machine: Machine) -> None:
+        """The guest shuts itself down; without a driver, while no agent is there."""
+        raise NotImplementedError
+
+    async def panic(self, driver: MachineDriver | None, machine: Machine) -> None:
+        raise NotImplementedError
+
+    async def end_process(self, driver: MachineDriver | None, machine: Machine) -> None:
+        """What runs the machine dies; without a driver, while no agent is there."""
+        raise NotImplementedError
+
+
+class SimLab(Lab):
+    def make_driver(self, exits: Exits) -> SimDriver:
+        return SimDriver(exits)
+
+    def make_machine(self, ip: str, directory: Path) -> Machine:
+        return machine_of(ip, directory, BootFiles(Path("/none"), Path("/none")), "none", "xsim")
+
+    def failing_starts(self, exits: Exits) -> list[tuple[MachineDriver, Machine]]:
+        drivers = [SimDriver(exits, SimFaults(fail=[step])) for step in ("start", "started")]
+        self._drivers.extend(drivers)
+        return [(driver, self.machine()) for driver in drivers]
+
+    async def until_boots(self, machine: Machine, count: int) -> None:
+        assert (machine.directory / "console.log").read_bytes().count(b"simulated guest") == count
+
+    async def make_deaf(self, driver: MachineDriver, machine: Machine) -> None:
+        assert isinstance(driver, SimDriver)
+        driver.faults.deaf.add(machine.ip)
+
+    async def power_off_inside(self, driver: MachineDriver | None, machine: Machine) -> None:
+        await self._player(driver).guest_powers_off(machine)
+
+    async def panic(self, driver: MachineDriver | None, machine: Machine) -> None:
+        await self._player(driver).guest_crashes(machine)
+
+    async def end_process(self, driver: MachineDriver | None, machine: Machine) -> None:
+        await self._player(driver).guest_crashes(machine)
+
+    def _player(self, driver: MachineDriver | None) -> SimDriver:
+        player = SimDriver(Exits()) if driver is None else driver
+        assert isinstance(player, SimDriver)
+        return player
+
+
+class QemuLab(Lab):
+    """Real guests: a stock kernel, and an initramfs whose shell does what it is told over the serial line."""
+
+    def __init__(self, directory: Path, boot: BootFiles, board: MachineType = MachineType.AUTO) -> None:
+        super().__init__(directory)
+        self.boot = boot
+        self.board = board
+        self.namespace = f"xdrv-{secrets.token_hex(3)}"
+        self.group = self.namespace
+        namespaces.ensure(self.namespace)
+        with Links(self.namespace) as links:
+            links.ensure_bridge(BRIDGE, "02:00:00:00:00:01", 1500)
+
+    async def close(self) -> None:
+        try:
+            await super().close()
+        finally:
+            cgroups.kill_all(self.group)
+            cgroups.remove(self.group)
+            namespaces.delete(self.namespace)
+
+    def make_driver(self, exits: Exits) -> QemuDriver:
+        return QemuDriver("tcg", exits, namespace=self.namespace)
+
+    def make_machine(self, ip: str, directory: Path) -> Machine:
+        group = f"{self.group}/{ip}"
+        cgroups.ensure(group, cgroups.Limits(memory_mib=512, pids=64))
+        machine = machine_of(ip, directory, self.boot, group, f"xd{ip.rpartition('.')[2]}")
+        return msgspec.structs.replace(machine, machine_type=self.board)
+
+    def traces(self, machine: Machine) -> set[str]:
+        with Links(self.namespace) as links:
+            taps = {f"link {name}" for name in links.names() if name == machine.nic.link}
+        running = {f"process {pid}" for pid in processes.processes_in(machine.cgroup)}
+        return super().traces(machine) | taps | running
+
+    def failing_starts(self, exits: Exits) -> list[tuple[MachineDriver, Machine]]:
+        machine = self.machine()
+        replace = msgspec.structs.replace
+        broken = [
+            replace(machine, initrd=self.directory / "missing"),
+            replace(machine, nic=replace(machine.nic, bridge="xdrvnone")),
+            replace(machine, cgroup=f"{self.group}/missing"),
+            replace(machine, memory_mib=1 << 40),  # refused by QEMU itself
+        ]
+        driver = self.driver(exits)
+        return [(driver, one) for one in broken]
+
+    async def booted(self, machine: Machine) -> None:
+        await self.until_boots(machine, 1)
+
+    async def until_boots(self, machine: Machine, count: int) -> None:
+        await until(lambda: self._log(machine).count(READY) >= count)
+
+    async def make_deaf(self, driver: MachineDriver, machine: Machine) -> None:
+        await self.tell(machine, b"deaf\n")
+        await until(lambda: b"deaf now" in self._log(machine))
+
+    async def power_off_inside(self, driver: MachineDriver | None, machine: Machine) -> None:
+        await self.tell(machine, b"off\n")
+        if driver is None:
+            await self._ended(machine)
+
+    async def panic(self, driver: MachineDriver | None, machine: Machine) -> None:
+        await self.tell(machine, b"panic\n")
+        if driver is None:
+            await self._ended(machine)
+
+    async def end_process(self, driver: MachineDriver | None, machine: Machine) -> None:
+        process = self.process(machine)
+        processes.send_signal(process, signal.SIGKILL)
+        await processes.wait_gone(process, PATIENCE_S)
+
+    def process(self, machine: Machine) -> processes.Pid:
+        known = record.read(machine)
+        assert known is not None
+        return known.process()
+
+    async def tell(self, machine: Machine, line: bytes) -> None:
+        _, writer = await files.connect_unix(machine.directory / "console.sock")
+        writer.write(line)
+        await writer.drain()
+        # Closed only when the guest has reacted: QEMU drops what it had not passed on when its client leaves.
+        size = len(self._log(machine))
+        await until(lambda: len(self._log(machine)) > size)
+        writer.close()
+        await writer.wait_closed()
+
+    async def _ended(self, machine: Machine) -> None:
+        """Wait until QEMU knows that its guest has ended. An agent would hold the monitor: only without."""
+        heard: list[Exit] = []
+        monitor = Monitor("lab", heard.append)
+        await monitor.connect(machine.directory / "monitor.sock", PATIENCE_S)
+        await until(lambda: bool(heard))
+        await monitor.close()
+
+    def _log(self, machine: Machine) -> bytes:
+        return (machine.directory / "console.log").read_bytes()
+
+
+def machine_of(ip: str, directory: Path, boot: BootFiles, cgroup: str, link: str) -> Machine:
+    return Machine(
+        ip=ip,
+        name=f"web-{ip.rpartition('.')[2]}",
+        instance_id="4a1f4d0c-6d0e-4f3c-9a55-1f1f5d7e2b10",
+        machine_type=MachineType.AUTO,
+        memory_mib=96,
+        vcpus=1,
+        kernel=boot.kernel,
+        initrd=boot.initrd,
+        cmdline="console=ttyS0 quiet",
+        nic=Nic(link=link, bridge=BRIDGE, mac="02:00:00:00:00:05", mtu=1500),
+        directory=directory,
+        cgroup=cgroup,
+        uid=UID,
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.02)
+
+
+class BootFiles(msgspec.Struct, frozen=True):
+    """What guests are booted with: a stock kernel, and an initramfs of our own."""
+
+    kernel: Path
+    initrd: Path
+
+
+def make_boot_files(directory: Path) -> BootFiles:
+    cache = Path(os.environ.get("ATOLL_CACHE") or "/var/cache/atoll")
+    try:
+        package = packages.cached_kernel(cache) or packages.fetch_kernel(cache, lambda _: None)
+    except AtollError as error:
+        pytest.skip(f"no kernel to boot guests with: {error.brief}")
+    made = BootFiles(directory / "kernel", directory / "initrd")
+    with packages.unpacked(package) as tree:
+        shutil.copyfile(next(tree.glob("boot/vmlinuz-*")), made.kernel)
+        made.initrd.write_bytes(initramfs(tree / "lib/modules"))
+    return made
+
+
+def initramfs(modules: Path) -> bytes:
+    busybox = shutil.which("busybox")
+    assert busybox is not None
+    entries = [
+        cpio.regular_file("init", _INIT.replace("MODULES", " ".join(_MODULES)).encode(), 0o755),
+        cpio.regular_file("bin/busybox", Path(busybox).read_bytes(), 0o755),
+        cpio.directory("dev"),
+        cpio.directory("proc"),
+    ]
+    for name in _MODULES:
+        path = next(modules.rglob(f"{name}.ko"))
+        entries.append(cpio.regular_file(f"modules/{name}.ko", path.read_bytes()))
+    return cpio.archive(entries)
+
+
+@asynccontextmanager
+async def opened(lab: Lab) -> AsyncIterator[Lab]:
+    """A lab that leaves nothing behind."""
+    try:
+        yield lab
+    finally:
+        await lab.close()

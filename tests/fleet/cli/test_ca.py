@@ -1,0 +1,91 @@
+"""`atoll ca` on a directory of its own."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+
+from atoll.cli.main import main
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Runs `atoll ca …` on a CA in the test's directory: exit status and output."""
+
+    def run(*argv: str) -> tuple[int, str]:
+        status = main(["--dir", str(tmp_path), "-q", "ca", *argv])
+        return status, capsys.readouterr().out
+
+    return run
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_user_gets_a_certificate_a_private_key_and_the_ca(run, tmp_path: Path) -> None:
+    assert run("init", "--name", "Example CA")[0] == 0
+    out = tmp_path / "out"
+    status, text = run(
+        "issue", "user", "alice", "--group", "ops", "--method", "vm.*", "--lifetime", "2h", "--out", str(out),
+        "-o", "json",
+    )  # fmt: skip
+    assert status == 0
+    described = json.loads(text)
+    assert (described["subject"], described["groups"], described["methods"]) == ("alice", ["ops"], ["vm.*"])
+    assert sorted(path.name for path in out.iterdir()) == ["alice.key", "alice.pem", "ca.pem"]
+    assert (mode(out / "alice.key"), mode(out / "alice.pem")) == (0o600, 0o644)
+    context = ssl.create_default_context(cafile=out / "ca.pem")
+    context.load_cert_chain(out / "alice.pem", out / "alice.key")
+
+
+def test_the_private_key_is_never_printed(run, tmp_path: Path) -> None:
+    run("init")
+    for form in ("table", "json", "yaml"):
+        assert "PRIVATE" not in run("issue", "user", "bob", "--out", str(tmp_path / form), "-o", form)[1]
+
+
+def test_show_tells_what_is_in_a_file_or_in_the_ca(run, tmp_path: Path) -> None:
+    run("init", "--name", "Example CA")
+    run("issue", "server", "node1", "--address", "10.0.0.1", "--out", str(tmp_path))
+    assert json.loads(run("show", "-o", "json")[1])["kind"] == "ca"
+    shown = json.loads(run("show", str(tmp_path / "node1.pem"), "-o", "json")[1])
+    assert (shown["kind"], shown["names"], shown["issuer"]) == ("server", ["node1", "10.0.0.1"], "Example CA")
+    assert "state       valid" in run("show", str(tmp_path / "node1.pem"))[1]
+
+
+def test_what_was_issued_is_listed_and_can_be_revoked_each_way(run, tmp_path: Path) -> None:
+    run("init")
+    for name in ("alice", "bob", "carol"):
+        run("issue", "user", name, "--out", str(tmp_path))
+    serials = {each["subject"]: each["serial"] for each in json.loads(run("list", "-o", "json")[1])}
+    assert run("revoke", serials["alice"])[0] == 0
+    assert run("revoke", "--subject", "bob")[0] == 0
+    assert run("revoke", "--file", str(tmp_path / "carol.pem"))[0] == 0
+    rows = [row.split() for row in run("list", "-c", "subject,state", "--no-header")[1].splitlines()]
+    assert rows == [["alice", "revoked"], ["bob", "revoked"], ["carol", "revoked"]]
+    assert run("revoke", serials["alice"])[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "status"),
+    [
+        (["revoke", "abcd"], 3),
+        (["init"], 4),
+        (["issue", "user", "../x"], 2),
+        (["issue", "user", "alice", "--lifetime", "9999d"], 2),
+        (["revoke"], 2),
+        (["show", "/nowhere"], 1),
+    ],
+)
+def test_failures_have_their_exit_status(run, argv: list[str], status: int) -> None:
+    assert run("init")[0] == 0
+    assert run(*argv)[0] == status
+
+
+def test_no_ca_is_not_found(run) -> None:
+    assert run("list")[0] == 3

@@ -1,0 +1,159 @@
+/* Feeds the guest agent's parsers for the tests: `sha256` hashes standard input, `fuzz SEED ROUNDS` gives all
+ * parsers mutated and random bytes, in blocks of exactly their size so that the sanitizer sees every overrun. */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dhcp_message.h"
+#include "http.h"
+#include "json.h"
+#include "sha256.h"
+
+static uint64_t state;
+
+static uint32_t chance(uint32_t below)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33) % below;
+}
+
+static const uint8_t MAC[6] = {0x52, 0x54, 0, 0, 0, 1};
+
+/* A sound answer with every option that the agent reads. */
+static size_t sound_answer(uint8_t *message)
+{
+    static const uint8_t options[] = {
+        53, 1, 5, 1, 4, 255, 255, 255, 0, 3, 4, 10, 0, 0, 1, 6, 8, 10, 0, 0, 1, 10, 0, 0, 2,
+        12, 3, 'w', 'e', 'b', 15, 4, 't', 'e', 's', 't', 26, 2, 5, 120, 51, 4, 0, 0, 14, 16,
+        58, 4, 0, 0, 7, 8, 59, 4, 0, 0, 12, 78, 54, 4, 10, 0, 0, 1,
+        121, 14, 0, 10, 0, 0, 1, 24, 192, 168, 7, 10, 0, 0, 9, 0, 0, 255,
+    };
+    struct dhcp_query query = {.type = DHCP_DISCOVER, .xid = 7};
+
+    memcpy(query.mac, MAC, 6);
+    dhcp_build(&query, message);
+    message[0] = 2;
+    message[16] = 10, message[19] = 5;
+    memcpy(message + 240, options, sizeof options);
+    return 240 + sizeof options;
+}
+
+static void mutate(uint8_t *data, size_t *length)
+{
+    for (uint32_t changes = chance(6); changes; changes--)
+        data[chance((uint32_t)*length)] = (uint8_t)chance(256);
+    if (chance(3) == 0)
+        *length = 1 + chance((uint32_t)*length);
+}
+
+static void feed(const uint8_t *data, size_t length)
+{
+    uint8_t *exact = malloc(length);
+    struct http_response response;
+    struct lease lease;
+    char out[16];
+    char hex[SHA256_HEX];
+    size_t inner = 0;
+
+    memcpy(exact, data, length);
+    const uint8_t *message = dhcp_unframe(exact, length, &inner);
+    if (message)
+        dhcp_parse(message, inner, 7, MAC, &lease);
+    if (dhcp_parse(exact, length, 7, MAC, &lease) && lease.route_count > DHCP_MAX_ROUTES)
+        abort();
+    http_parse_response(exact, length, &response);
+    size_t head = http_head_length(exact, length);
+    if (head)
+        http_judge_request(exact, head);
+    json_member((const char *)exact, length, "instance_id", out, sizeof out);
+    sha256_hex(exact, length, hex);
+    free(exact);
+}
+
+static void fuzz_round(void)
+{
+    static const char *const TEXTS[] = {
+        "HTTP/1.1 200 OK\r\nContent-Length: 12\r\nX: y\r\n\r\nbody of it..",
+        "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "{\"a\": [1, {\"instance_id\": \"x\"}], \"instance_id\": \"i-1\", \"b\": \"\\\"\"}",
+    };
+    uint8_t data[DHCP_MAX_FRAME], message[DHCP_MAX_MESSAGE];
+    size_t length;
+
+    switch (chance(4)) {
+    case 0:
+        length = sound_answer(data);
+        break;
+    case 1:
+        length = dhcp_frame(message, sound_answer(message), data);
+        data[22] = 0, data[23] = DHCP_CLIENT_PORT;
+        break;
+    case 2: {
+        const char *text = TEXTS[chance(3)];
+
+        length = strlen(text);
+        memcpy(data, text, length);
+        break;
+    }
+    default:
+        length = 1 + chance(400);
+        for (size_t i = 0; i < length; i++)
+            data[i] = (uint8_t)chance(256);
+    }
+    mutate(data, &length);
+    feed(data, length);
+}
+
+static int show_lease(void)
+{
+    uint8_t message[DHCP_MAX_MESSAGE];
+    struct lease lease;
+    struct in_addr gateway;
+    int type = dhcp_parse(message, sound_answer(message), 7, MAC, &lease);
+
+    printf("%d %s %u %u %u", type, lease.host_name, lease.mtu, lease.lifetime_s, lease.dns_count);
+    for (uint32_t i = 0; i < lease.route_count; i++) {
+        gateway.s_addr = lease.routes[i].gateway;
+        printf(" %08x/%08x>%s", ntohl(lease.routes[i].destination), ntohl(lease.routes[i].mask), inet_ntoa(gateway));
+    }
+    printf("\n");
+    return 0;
+}
+
+static int hash_input(void)
+{
+    static uint8_t data[1 << 21];
+    char hex[SHA256_HEX];
+
+    sha256_hex(data, fread(data, 1, sizeof data, stdin), hex);
+    printf("%s\n", hex);
+    return 0;
+}
+
+static int read_member(const char *key)
+{
+    char text[4096], out[64];
+    size_t length = fread(text, 1, sizeof text, stdin);
+
+    if (!json_member(text, length, key, out, sizeof out))
+        return 1;
+    printf("%s", out);
+    return 0;
+}
+
+int main(int count, char **words)
+{
+    if (count == 2 && !strcmp(words[1], "sha256"))
+        return hash_input();
+    if (count == 2 && !strcmp(words[1], "lease"))
+        return show_lease();
+    if (count == 3 && !strcmp(words[1], "member"))
+        return read_member(words[2]);
+    if (count != 4 || strcmp(words[1], "fuzz"))
+        return 2;
+    state = strtoull(words[2], NULL, 10);
+    for (long rounds = atol(words[3]); rounds; rounds--)
+        fuzz_round();
+    return 0;
+}

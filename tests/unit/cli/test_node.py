@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from atoll.cli.main import parser_for
+from atoll.cli.node import parse_addresses, subnet_of
+from atoll.errors import Invalid
+from atoll.model.network import Address, Subnet
+
+
+def test_addresses_may_be_single_ranges_and_pairs():
+    assert parse_addresses(["10.0.0.255-10.0.1.0", "10.0.0.9", "52:54:00:00:00:01", "10.0.0.8"]) == (
+        Address("10.0.0.255", "52:54:0a:00:00:ff"),
+        Address("10.0.1.0", "52:54:0a:00:01:00"),
+        Address("10.0.0.9", "52:54:00:00:00:01"),
+        Address("10.0.0.8", "52:54:0a:00:00:08"),
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["10.0.0.300"],
+        ["10.0.0.2-10.0.0.1"],
+        ["10.0.0.0-10.2.0.0"],
+        ["10.0.0.1-"],
+        ["52:54:00:00:00:01"],
+        ["10.0.0.1-10.0.0.2", "52:54:00:00:00:01"],
+        ["10.0.0.1", "52:54:00:00:00:01", "52:54:00:00:00:02"],
+        ["10.0.0.1", "53:54:00:00:00:01"],
+        ["10.0.0.1", "52:54:0A:00:00:01"],
+        ["10.0.0.1", "10.0.0.1"],
+    ],
+)
+def test_other_addresses_are_refused(words):
+    with pytest.raises(Invalid):
+        parse_addresses(words)
+
+
+def test_the_gateway_of_a_subnet_is_its_first_address_unless_said():
+    def subnet(*argv: str) -> Subnet:
+        return subnet_of(parser_for(["node"]).parse_args(["node", "add-subnet", *argv]))
+
+    assert subnet("blue", "10.2.0.0/24") == Subnet("blue", "10.2.0.0/24", "10.2.0.1")
+    assert subnet("blue", "10.2.0.0/24", "--gateway", "10.2.0.254", "--mtu", "1400").mtu == 1400
+    with pytest.raises(Invalid, match="has host bits set"):
+        subnet("blue", "10.2.0.7/24")

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import argparse
+import io
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.api.hypervisor import Progress as Stage
+from atoll.api.route import Done
+from atoll.cli.output import Style, render_list, render_one
+from atoll.cli.progress import Progress
+from atoll.cli.vm import each, follow, unseen
+from atoll.cli.vm_request import check_ref
+from atoll.cli.vm_view import vm_view
+from atoll.errors import Denied, Invalid, NotFound, Unreachable
+from atoll.model.vm import VM, VmState
+
+NOW = datetime(2024, 5, 1, 12, 3, tzinfo=UTC)
+WEB = msgspec.convert(
+    {
+        "ip": "10.213.0.5", "mac": "52:54:0a:d5:00:05", "name": "web", "state": "running", "driver": "qemu",
+        "image": "appliance", "image_digest": "sha256:ab", "memory_mib": 128, "milli_cpus": 250, "vcpus": 1,
+        "machine_type": "auto", "subnet": "default", "owner_users": ["admin"], "owner_groups": ["ops"],
+        "tags": {"role": "web"}, "created_at": NOW - timedelta(minutes=3), "instance_id": "i-1",
+        "ready": {"started": 0.121, "dhcp": 1.5}, "volumes": [{"format": "memory", "size_mib": 64}],
+    },
+    VM,
+)  # fmt: skip
+
+
+def test_the_table_of_vms():
+    assert render_list(vm_view(NOW), [WEB], Style()).splitlines() == [
+        "NAME          IP             STATE     IMAGE      CPUS  MEMORY    READY           AGE",
+        "web           10.213.0.5     running   appliance  0.25  128 MiB   dhcp 1.50s      3m",
+    ]
+
+
+def test_a_vm_shows_all_its_fields():
+    fields = dict(line.split(None, 1) for line in render_one(vm_view(NOW), WEB, Style()).splitlines())
+    assert fields["owners"] == "admin, group ops"
+    assert fields["tags"] == "role=web"
+    assert fields["stages"] == "started 0.12s, dhcp 1.50s"
+    assert fields["volumes"] == "memory 64 MiB"
+    assert fields["created"] == "2024-05-01 12:00:00Z"
+
+
+@pytest.mark.parametrize("state", VmState)
+def test_every_state_has_a_colour(state):
+    vm = msgspec.structs.replace(WEB, state=state)
+    assert f"m{state}\x1b[0m" in render_list(vm_view(NOW), [vm], Style(colour=True))
+
+
+class File(io.StringIO):
+    encoding = "utf-8"
+
+
+def test_a_stream_is_followed_to_its_vm():
+    stream = File()
+    lines = iter([Stage("address", 0.01, WEB.ip), Done(WEB)])
+    with Progress("web", stream) as progress:
+        assert follow(lines, progress) == WEB
+    assert stream.getvalue() == "web: address 0.01s\n"
+
+
+def test_a_stream_without_a_result_is_a_broken_connection():
+    with pytest.raises(Unreachable), Progress("web", File()) as progress:
+        follow(iter([Stage("address", 0.01, WEB.ip)]), progress)
+
+
+def test_all_are_acted_on_and_the_first_failure_counts(capsys):
+    done = []
+
+    def act(ref: str) -> None:
+        if ref == "b":
+            raise Denied("b is not yours")
+        if ref == "c":
+            raise NotFound("no c")
+        done.append(ref)
+
+    assert each(argparse.Namespace(), ["a", "b", "c", "d"], act) == 5
+    assert done == ["a", "d"]
+    assert capsys.readouterr().err == "atoll: b is not yours\natoll: no c\n"
+
+
+def test_a_reader_that_has_gone_ends_the_work():
+    def act(ref: str) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        each(argparse.Namespace(), ["a"], act)
+
+
+@given(st.lists(st.binary(max_size=5)), st.integers(0, 30))
+def test_what_was_seen_is_not_repeated(chunks, seen):
+    assert b"".join(unseen(chunks, seen)) == b"".join(chunks)[seen:]
+
+
+@pytest.mark.parametrize("ref", ["web", "10.0.0.1", "a-b"])
+def test_a_vm_is_named_by_ip_or_name(ref):
+    assert check_ref(ref) == ref
+
+
+@pytest.mark.parametrize("ref", ["", "-x", "../x", "a/b", "a\n", "A", "a" * 64])
+def test_other_names_are_refused(ref):
+    with pytest.raises(Invalid, match="VM"):
+        check_ref(ref)

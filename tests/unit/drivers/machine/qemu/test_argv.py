@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from atoll.drivers.machine.base import Machine, Nic
+from atoll.drivers.machine.qemu.argv import Files, overhead_mib, qemu_argv, system_uuid, translated_mib
+from atoll.model.vm import MachineType
+
+FILES = Files(kernel=10, initrd=11, tap=12, monitor=13, console=14, log=15)
+MACHINE = Machine(
+    ip="10.1.0.5",
+    name="web",
+    instance_id="4a1f4d0c-6d0e-4f3c-9a55-1f1f5d7e2b10",
+    machine_type=MachineType.AUTO,
+    memory_mib=128,
+    vcpus=1,
+    kernel=Path("/images/kernel"),
+    initrd=Path("/images/initrd"),
+    cmdline="console=ttyS0 quiet",
+    nic=Nic(link="vm5", bridge="br0", mac="02:00:0a:01:00:05", mtu=1400),
+    directory=Path("/state/vms/10.1.0.5"),
+    cgroup="atoll/10.1.0.5",
+    uid=60005,
+)
+
+Q35 = """\
+qemu-system-x86_64
+-no-user-config
+-nodefaults
+-display none
+-msg timestamp=on
+-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny
+-action reboot=reset,shutdown=pause,panic=pause
+-machine q35,usb=off,vmport=off,smm=off,hpet=off,sata=off,smbus=off,i8042=off,graphics=off,\
+dump-guest-core=off,mem-merge=off
+-accel tcg,tb-size=32
+-cpu max
+-smp cpus=1
+-m size=128M
+-kernel /proc/self/fd/10
+-initrd /proc/self/fd/11
+-append console=ttyS0 quiet
+-name guest=web
+-smbios type=1,manufacturer=Atoll,product=Atoll,\
+serial=4a1f4d0c-6d0e-4f3c-9a55-1f1f5d7e2b10,uuid=4a1f4d0c-6d0e-4f3c-9a55-1f1f5d7e2b10
+-chardev socket,id=monitor,fd=13,server=on,wait=off
+-mon chardev=monitor,mode=control
+-add-fd fd=15,set=1,opaque=console.log
+-chardev socket,id=console,fd=14,server=on,wait=off,logfile=/dev/fdset/1,logappend=on
+-serial chardev:console
+-netdev tap,id=net0,fd=12,vhost=off
+-device virtio-net-pci,romfile=,netdev=net0,mac=02:00:0a:01:00:05,host_mtu=1400
+-object rng-builtin,id=rng0
+-device virtio-rng-pci,rng=rng0
+-device pvpanic"""
+
+MICROVM = """\
+qemu-system-x86_64
+-no-user-config
+-nodefaults
+-display none
+-msg timestamp=on
+-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny
+-action reboot=reset,shutdown=pause,panic=pause
+-machine microvm,acpi=on,rtc=on,dump-guest-core=off,mem-merge=off
+-accel tcg,tb-size=32
+-cpu max
+-smp cpus=1
+-m size=128M
+-kernel /proc/self/fd/10
+-initrd /proc/self/fd/11
+-append console=ttyS0 quiet tsc_early_khz=2596132
+-name guest=web
+-chardev socket,id=monitor,fd=13,server=on,wait=off
+-mon chardev=monitor,mode=control
+-add-fd fd=15,set=1,opaque=console.log
+-chardev socket,id=console,fd=14,server=on,wait=off,logfile=/dev/fdset/1,logappend=on
+-serial chardev:console
+-netdev tap,id=net0,fd=12,vhost=off
+-device virtio-net-device,netdev=net0,mac=02:00:0a:01:00:05,host_mtu=1400
+-object rng-builtin,id=rng0
+-device virtio-rng-device,rng=rng0
+-device pvpanic"""
+
+
+def lines(argv: tuple[str, ...]) -> str:
+    """One option to a line, with its value."""
+    return " ".join(argv).replace(" -", "\n-")
+
+
+def argv_of(machine: Machine, accelerator: str = "tcg", tsc_khz: int | None = 2596132) -> tuple[str, ...]:
+    return qemu_argv(machine, FILES, accelerator, binary="qemu-system-x86_64", tsc_khz=tsc_khz)  # type: ignore[arg-type]
+
+
+def following(argv: tuple[str, ...], option: str) -> str:
+    return argv[argv.index(option) + 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "golden"),
+    [(MachineType.AUTO, Q35), (MachineType.Q35, Q35), (MachineType.MICROVM, MICROVM)],
+)
+def test_the_whole_command_line_of_each_machine_type(kind: MachineType, golden: str) -> None:
+    assert lines(argv_of(msgspec.structs.replace(MACHINE, machine_type=kind))) == golden
+
+
+def test_kvm_gives_the_guest_the_cpu_of_the_host_and_translates_nothing() -> None:
+    argv = argv_of(MACHINE, "kvm")
+
+    assert following(argv, "-accel") == "kvm"
+    assert following(argv, "-cpu") == "host"
+
+
+@pytest.mark.parametrize(("accelerator", "tsc_khz"), [("kvm", 2596132), ("tcg", None)])
+def test_a_microvm_gets_the_hint_only_if_it_is_emulated_and_the_frequency_is_known(
+    accelerator: str, tsc_khz: int | None
+) -> None:
+    argv = argv_of(msgspec.structs.replace(MACHINE, machine_type=MachineType.MICROVM), accelerator, tsc_khz)
+
+    assert following(argv, "-append") == MACHINE.cmdline
+
+
+def test_no_file_or_directory_of_the_host_is_named() -> None:
+    argv = " ".join(argv_of(MACHINE))
+
+    for path in (MACHINE.kernel, MACHINE.initrd, MACHINE.directory):
+        assert str(path) not in argv
+
+
+def test_a_comma_in_a_name_cannot_start_another_option() -> None:
+    argv = argv_of(msgspec.structs.replace(MACHINE, name="web,debug-threads=on", instance_id="i-1,uuid=x"))
+
+    assert following(argv, "-name") == "guest=web,,debug-threads=on"
+    assert "serial=i-1,,uuid=x,uuid=" in following(argv, "-smbios")
+
+
+def test_every_inherited_file_is_used_once_and_no_other() -> None:
+    used = re.findall(r"\bfd[=/]([0-9]+)", " ".join(argv_of(MACHINE)))
+
+    assert sorted(map(int, used)) == sorted(FILES.numbers())
+
+
+@pytest.mark.parametrize(("memory_mib", "mib"), [(16, 32), (128, 32), (512, 128), (65536, 128)])
+def test_room_for_translated_code_grows_with_the_guest_within_bounds(memory_mib: int, mib: int) -> None:
+    assert translated_mib(memory_mib) == mib
+
+
+def test_the_memory_beside_the_guest_holds_the_largest_room_for_translated_code() -> None:
+    assert overhead_mib("tcg") - overhead_mib("kvm") == translated_mib(1 << 20)
+
+
+def test_an_instance_id_that_is_no_uuid_still_gives_the_same_uuid_each_time() -> None:
+    assert system_uuid("i-0a1b") == system_uuid("i-0a1b") != system_uuid("i-0a1c")
+    assert system_uuid(MACHINE.instance_id) == UUID(MACHINE.instance_id)

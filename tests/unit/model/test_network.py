@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import ipaddress
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.errors import Invalid
+from atoll.model.checks import check_mac
+from atoll.model.network import Address, Subnet, mac_for
+
+
+def subnet(**changes: object) -> Subnet:
+    return Subnet(**{"id": "lan", "cidr": "10.1.2.0/24", "gateway": "10.1.2.1", **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"id": "a/b"}, "subnet id"),
+        ({"cidr": "10.1.2.3/24"}, "cidr"),
+        ({"cidr": "127.0.0.0/8", "gateway": "127.0.0.1"}, "cidr"),
+        ({"cidr": "0.0.0.0/8", "gateway": "0.0.0.1"}, "cidr"),
+        ({"cidr": "224.0.0.0/24", "gateway": "224.0.0.1"}, "cidr"),
+        ({"cidr": "240.0.0.0/24", "gateway": "240.0.0.1"}, "cidr"),
+        ({"cidr": "169.254.0.0/16", "gateway": "169.254.0.1"}, "cidr"),
+        ({"gateway": "10.1.3.1"}, "gateway"),
+        ({"gateway": "10.1.2.0"}, "gateway"),
+        ({"gateway": "10.1.2.255"}, "gateway"),
+        ({"bridge": "a b"}, "bridge"),
+        ({"bridge": "x" * 16}, "bridge"),
+        ({"dns": ("10.1.2.300",)}, "dns"),
+        ({"dns": ("10.1.2.2",) * 9}, "dns"),
+        ({"domain": "example..org"}, "domain"),
+        ({"domain": ".".join(["a" * 63] * 4)}, "domain"),
+        ({"mtu": 575}, "mtu"),
+        ({"mtu": 9217}, "mtu"),
+        ({"allowed_users": ("a b",)}, "allowed"),
+    ],
+)
+def test_a_subnet_that_makes_no_sense_is_refused_by_field(changes: dict[str, object], field: str):
+    with pytest.raises(Invalid) as refusal:
+        subnet(**changes)
+    assert refusal.value.details["field"] == field
+
+
+def test_a_subnet_reads_back_from_the_wire():
+    one = subnet(dns=("10.1.2.2", "10.1.2.3"), domain="lab.example.org", bridge="br0", mtu=9000)
+    assert msgspec.json.decode(msgspec.json.encode(one), type=Subnet) == one
+
+
+@given(st.integers(0, 2**32 - 1).map(lambda number: str(ipaddress.IPv4Address(number))))
+def test_the_mac_of_an_address_is_a_good_one_and_its_own(ip: str):
+    mac = check_mac("mac", mac_for(ip))
+    assert bytes.fromhex(mac.replace(":", ""))[2:] == ipaddress.IPv4Address(ip).packed
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_subnet_holds_just_the_addresses_that_machines_can_have(number: int):
+    ip = str(ipaddress.IPv4Address(number % 512 + int(ipaddress.IPv4Address("10.1.1.128"))))
+    lan = subnet()
+    usable = ipaddress.IPv4Address(ip) in set(lan.network.hosts()) and ip != lan.gateway
+    if usable:
+        lan.check_holds(Address(ip, mac_for(ip)))
+    else:
+        with pytest.raises(Invalid, match=ip):
+            lan.check_holds(Address(ip, mac_for(ip)))
+
+
+@pytest.mark.parametrize(("ip", "mac"), [("10.1.2", "52:54:00:00:00:01"), ("10.1.2.3", "53:54:00:00:00:01")])
+def test_an_address_checks_itself(ip: str, mac: str):
+    with pytest.raises(Invalid):
+        Address(ip, mac)
