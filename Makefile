@@ -9,8 +9,9 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 export ATOLL_CACHE ?= $(CURDIR)/.cache
 DEMO_DIR ?= /var/lib/atoll
 
-# What the product needs to run, to build its image, and to be tested.
-PACKAGES := qemu-system-x86 nftables util-linux busybox-static musl-tools python3-venv iproute2
+# What the product needs to run and to build its image; and what the tests hold it against.
+PACKAGES := qemu-system-x86 qemu-utils e2fsprogs nftables util-linux tar busybox-static musl-tools libc6-dev lz4 python3-venv iproute2
+TEST_PACKAGES := lxc uidmap docker.io cloud-init openssh-client ipxe-qemu
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -18,12 +19,16 @@ help: ## this list
 setup: $(VENV)/.ready ## everything needed: Debian packages, the virtual environment, atoll in .venv/bin
 
 $(VENV)/.ready: requirements.txt requirements-dev.txt pyproject.toml Makefile
-	@missing="$$(for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done)"; \
-	if [ -n "$$missing" ]; then echo "installing:" $$missing; \
-	  $(SUDO) apt-get update -qq && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi
+	@setup/packages $(PACKAGES)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+setup-test: setup $(VENV)/.ready-test ## what the tests need besides: other kinds of machine, cloud-init
+
+$(VENV)/.ready-test: Makefile
+	@setup/packages $(TEST_PACKAGES)
 	@touch $@
 
 demo: setup ## a one-node cloud and two VMs that answer
@@ -35,7 +40,7 @@ demo-down: setup ## remove the demo's cloud and everything of it
 check: setup ## the quick part: format, lint, types, layers, unit tests
 	@$(BIN)/python -m pytest -q tests/style tests/unit
 
-test: setup ## all tests
+test: setup-test ## all tests
 	@$(SUDO) env ATOLL_CACHE=$(ATOLL_CACHE) CI=$(CI) $(BIN)/python -m pytest -q tests
 
 format: setup ## put the code into its form
@@ -44,8 +49,17 @@ format: setup ## put the code into its form
 reference: setup ## write the reference pages anew
 	@$(BIN)/python -m atoll.api.reference > docs/reference/api.md
 
-bench: setup ## measure, beside peers and limits; writes bench/results
+picture: setup ## draw what the demo prints as docs/demo.svg
+	@$(SUDO) env ATOLL_DIR=$(DEMO_DIR) ATOLL_CACHE=$(ATOLL_CACHE) $(BIN)/python demo/picture.py
+
+bench: setup-test ## measure, beside peers and limits; writes bench/results
 	@$(SUDO) env ATOLL_CACHE=$(ATOLL_CACHE) $(BIN)/python bench/run.py
+
+reliability: setup-test ## the fault tests, longer than usual; writes docs/reliability.md
+	@rm -f .cache/reliability.json
+	@$(SUDO) env ATOLL_CACHE=$(ATOLL_CACHE) ATOLL_FAULT_SCHEDULES=$${ATOLL_FAULT_SCHEDULES:-500} \
+	  ATOLL_RELIABILITY=$(CURDIR)/.cache/reliability.json $(BIN)/python -m pytest -q tests/host/faults
+	@$(BIN)/python tests/host/faults/page.py .cache/reliability.json > docs/reliability.md
 
 lock: ## resolve the dependencies anew, with hashes
 	@$(PYTHON) -m venv .lock && .lock/bin/pip -q install uv
@@ -53,4 +67,4 @@ lock: ## resolve the dependencies anew, with hashes
 	@.lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --group dev -c requirements.txt pyproject.toml -o requirements-dev.txt
 	@rm -rf .lock
 
-.PHONY: help setup demo demo-down check test format reference bench lock
+.PHONY: help setup setup-test demo demo-down check test format reference picture bench reliability lock

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 import reads_load
-from measuring import Figure, Findings, alternate, at_least, say, series
+from measuring import Figure, Findings, Series, alternate, at_least, say, series
 from reads_server import IMAGE, USER
 
 from atoll.api.client import Client
@@ -103,29 +103,28 @@ def measure() -> Findings:
                 used, began = own_cpu_s(), time.monotonic()
                 taken = alternate(ROUNDS, contestants, say)
                 load_busy = (own_cpu_s() - used) / (time.monotonic() - began)
-        ratio = taken[OURS].median / taken[BARE].median
-        target = at_least("at least 0.7 of the bare handler's rate", ratio, BOUND)
+        rate = compared(taken[OURS], taken[BARE])
+        per_cpu = compared(
+            series(f"{OURS}, {PER_CPU}", ours.per_cpu_s), series(f"{BARE}, {PER_CPU}", bare.per_cpu_s)
+        )
         return Findings(
-            (
-                Figure(OURS, "requests/s", taken[OURS], taken[BARE], target),
-                Figure(
-                    PER_CPU,
-                    "requests/s",
-                    series(f"{OURS}, {PER_CPU}", ours.per_cpu_s),
-                    series(f"{BARE}, {PER_CPU}", bare.per_cpu_s),
-                ),
-            ),
+            (rate, per_cpu),
             notes=(
                 f"GET {VM_LIST.path}: {VMS} records in {len(body)} bytes, encoded for each request; "
                 f"{CONNECTIONS} connections kept open, {SECONDS:g} s a round, uvloop on both.",
                 f"CPU in use: {OURS} {median(ours.busy):.0%}, {BARE} {median(bare.busy):.0%}, "
-                f"load {load_busy:.0%} of a core each. Where a server is well below 100 %, others had its core: "
-                "then the rates per second of its own CPU say more.",
+                f"load {load_busy:.0%} of a core each. Where a server is well below 100 %, others had "
+                "its core, and the rates per second of its own CPU say more.",
                 "Server and load have a core each."
                 if server_core is not None
                 else "Server and load share the one core that there is.",
             ),
         )
+
+
+def compared(ours: Series, bare: Series) -> Figure:
+    target = at_least("at least 0.7 of the bare handler's rate", ours.median / bare.median, BOUND)
+    return Figure(ours.name, "requests/s", ours, bare, target)
 
 
 def fill(port: int, context: ssl.SSLContext) -> None:

@@ -27,8 +27,8 @@ from atoll.drivers.machine.base import Machine, Nic
 from atoll.drivers.machine.qemu import argv
 from atoll.hypervisor.dhcp.answer import Lease
 from atoll.hypervisor.dhcp.server import DhcpServer
+from atoll.hypervisor.metadata.guest import Guest
 from atoll.hypervisor.metadata.server import MetadataServer
-from atoll.hypervisor.metadata.tree import Guest
 from atoll.model.network import METADATA_IP, Subnet, mac_for
 from atoll.model.vm import VM
 from atoll.system import namespaces
@@ -105,7 +105,7 @@ class RawQemu:
             "qemu-system-x86_64", "-no-user-config", "-nodefaults", "-display", "none",
             *argv.board_args(board),
             *argv.cpu_args(machine, self._boot.accelerator),
-            *argv.memory_args(machine),
+            "-m", f"size={machine.memory_mib}M",
             "-kernel", str(machine.kernel), "-initrd", str(machine.initrd), "-append", machine.cmdline,
             "-serial", f"file:{self._directory / 'console.log'}",
             "-netdev", f"tap,id=net0,ifname={LINK},script=no,downscript=no,vhost=off",
@@ -158,7 +158,7 @@ def raw_qemu(boot: Boot) -> Iterator[RawQemu]:
     with tempfile.TemporaryDirectory(prefix="atoll-bench-raw-") as directory, _namespace(name):
         raw = RawQemu(name, boot, Path(directory))
         dhcp = DhcpServer(name, LINK, raw.lease, raw.acknowledged)
-        with _answering(dhcp, MetadataServer(name, raw.guest, raw.was_read)):
+        with answering(dhcp, MetadataServer(name, raw.guest, raw.was_read)):
             yield raw
 
 
@@ -180,7 +180,7 @@ def _namespace(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _answering(dhcp: DhcpServer, metadata: MetadataServer) -> Iterator[None]:
+def answering(dhcp: DhcpServer, metadata: MetadataServer) -> Iterator[None]:
     """Both servers, in a loop of their own, until the block ends."""
     started, stop = threading.Event(), threading.Event()
 

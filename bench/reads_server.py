@@ -19,6 +19,7 @@ from aiohttp import web
 from atoll.api.hypervisor import VM_LIST
 from atoll.api.server import application
 from atoll.drivers.machine.sim import SimDriver
+from atoll.hypervisor.audit import AuditLog
 from atoll.hypervisor.bootlog import BootLogs
 from atoll.hypervisor.http import MAX_BODY, CertificateGate, Handlers
 from atoll.hypervisor.machines import Machines
@@ -26,6 +27,7 @@ from atoll.hypervisor.network.sim import SimNetwork
 from atoll.hypervisor.readiness import Board
 from atoll.hypervisor.records import Records
 from atoll.hypervisor.service import Hypervisor, NodeFacts
+from atoll.hypervisor.utilisation import Meter
 from atoll.identity.access import Operators
 from atoll.identity.peer import PeerReader
 from atoll.identity.revocations import Revocations
@@ -63,7 +65,9 @@ async def ours(directory: Path) -> web.Application:
     add_image(images, directory)
     ca = directory / "ca.pem"
     peers = PeerReader(ca.read_bytes(), Revocations(directory / "crl.pem", ca))
-    handlers = Handlers(service, records, images, BootLogs(records.directory))
+    meter = Meter(service.list, lambda vm: "none", lambda vm: 0)
+    audit = AuditLog(records.directory("audit.jsonl"))
+    handlers = Handlers(service, records, images, BootLogs(records.directory), meter, audit)
     return application(handlers.bound(), CertificateGate(peers, operators), MAX_BODY)
 
 

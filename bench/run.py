@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -19,7 +21,7 @@ from measuring import Result, facts, now, say
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-CASES = ("cold_create", "cli_start", "api_reads")
+CASES = ("cold_create", "kinds", "cli_start", "api_reads", "restart")
 """Each is a module with a TITLE and a function `measure()`."""
 
 
@@ -38,6 +40,12 @@ def main(names: Sequence[str]) -> int:
             keep(run(name))
     except KeyboardInterrupt:
         return 130
+    except subprocess.CalledProcessError as error:
+        # It has said why.
+        print(
+            f"bench: {shlex.join(map(str, error.cmd))} ended with status {error.returncode}", file=sys.stderr
+        )
+        return 1
     print(report.render(load()))
     return 0
 

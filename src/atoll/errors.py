@@ -124,7 +124,7 @@ class TimedOut(AtollError):
 
 
 def _tree(root: type[AtollError]) -> dict[str, type[AtollError]]:
-    found = {root.code: root}
+    found = {root.code: root} if "code" in vars(root) else {}
     for child in root.__subclasses__():
         found.update(_tree(child))
     return found

@@ -1,4 +1,4 @@
-"""Fixtures of the host tests: clouds of their own, named by their state, gone afterwards even when pytest is killed."""
+"""Fixtures of the host tests: clouds of their own, named by their state, gone even when pytest is killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,7 @@ class Cli:
     directory: Path
     environment: dict[str, str] = field(default_factory=dict)
     prefix: tuple[str, ...] = ()
+    program: Path = ATOLL
 
     # --- the command
 
@@ -72,7 +73,9 @@ class Cli:
         settings = {"ATOLL_DIR": str(self.directory), "ATOLL_CACHE": CACHE, **self.environment}
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ATOLL_")}
         options = {"stdin": subprocess.DEVNULL, **options}
-        return subprocess.Popen([*self.prefix, str(ATOLL), *words], env={**inherited, **settings}, **options)
+        return subprocess.Popen(
+            [*self.prefix, str(self.program), *words], env={**inherited, **settings}, **options
+        )
 
     def __call__(
         self, *words: str, check: bool = True, timeout: float = 120
@@ -83,9 +86,10 @@ class Cli:
             except BaseException:
                 process.kill()
                 raise
-        if check:
-            assert process.returncode == 0, f"atoll {' '.join(words)}: {process.returncode}\n{out}{err}"
-        return subprocess.CompletedProcess(words, process.returncode, str(out), str(err))
+        done = subprocess.CompletedProcess(words, process.returncode, str(out), str(err))
+        said = f"atoll {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert not check or done.returncode == 0, said
+        return done
 
     def json(self, *words: str) -> Any:
         return json.loads(self(*words, "-o", "json").stdout)
@@ -136,7 +140,14 @@ class Cli:
         return self.with_certificate(folder / f"{user}.pem", folder / f"{user}.key")
 
     def with_certificate(self, certificate: Path, key: Path) -> Cli:
-        chosen = {"ATOLL_CERT": str(certificate), "ATOLL_KEY": str(key)}
+        """The same cloud for somebody on another machine, who has a certificate and nothing else of it."""
+        chosen = {
+            "ATOLL_DIR": str(certificate.parent),
+            "ATOLL_NODE": f"{self.address}:{PORT}",
+            "ATOLL_CA": str(self.directory / "client/ca.pem"),
+            "ATOLL_CERT": str(certificate),
+            "ATOLL_KEY": str(key),
+        }
         return replace(self, environment={**self.environment, **chosen})
 
     # --- what is behind it
@@ -202,6 +213,17 @@ class Cli:
         with urllib.request.urlopen(f"http://{ip}/", timeout=timeout) as reply:
             said: dict[str, Any] = json.load(reply)
             return said
+
+    def until_script(self, ip: str) -> int:
+        """How the user data of a VM ended, once it has."""
+        said: dict[str, Any] = {}
+
+        def ended() -> bool:
+            said.update(self.ask(ip))
+            return said["user_data_status"] is not None
+
+        wait_until(ended, lambda: f"the user data of {ip} does not end")
+        return int(said["user_data_status"])
 
     def answers(self, ip: str) -> bool:
         try:
@@ -335,3 +357,9 @@ def fresh_cloud(images: Path) -> Iterator[Cli]:
     with new_cloud(images) as cli:
         cli("up")
         yield cli
+
+
+@pytest.fixture(scope="session")
+def making_cloud() -> Callable[[Path], AbstractContextManager[Cli]]:
+    """How to make a cloud that is not up yet, for those who need it in a setting of their own."""
+    return new_cloud

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import aiohttp
 
 from atoll.api.codec import broke_off, decode_line, decoder, error_of, request_of
-from atoll.api.route import NOTHING, B, Done, Download, I, Q, R, Route, Socket, Stream, Unary
+from atoll.api.route import NOTHING, B, Done, Download, I, Q, R, Route, Socket, Stream, Unary, Upload
 from atoll.errors import TimedOut, Unauthenticated, Unreachable
 
 T = TypeVar("T")
+
+WS_CLOSE_S = 2.0
+"""How long to wait for a service that does not say goodbye."""
 
 
 class AsyncClient:
@@ -78,16 +82,43 @@ class AsyncClient:
             async for chunk in response.content.iter_chunked(64 << 10):
                 yield chunk
 
+    async def upload(
+        self,
+        route: Upload[B, Q, R],
+        params: Mapping[str, str],
+        content: AsyncIterator[bytes] | IO[bytes],
+        *,
+        query: Q | None = None,
+    ) -> R:
+        """Bytes as they come, never all of them in memory; one reply."""
+        session = self._open_session()
+        verb, target, _, headers = request_of(route, params, None, query)
+        response = await self._first_that_answers(
+            lambda base: session.request(verb, base + target, data=content, headers=headers)
+        )
+        with _translated(response.url.authority):
+            async with response:
+                data = await response.read()
+                if response.status >= 400:
+                    raise error_of(data, response.status)
+                result: R = decoder(route.result).decode(data)
+                return result
+
     @asynccontextmanager
     async def connect(
-        self, route: Socket[B, Q], params: Mapping[str, str]
+        self, route: Socket[B, Q], params: Mapping[str, str], *, query: Q | None = None
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """A WebSocket of a Socket route."""
         session = self._open_session()
-        target = route.url(params)
+        _, target, _, _ = request_of(route, params, None, query)
         try:
             socket = await self._first_that_answers(
-                lambda base: session.ws_connect(base + target, heartbeat=20, max_msg_size=1 << 20)
+                lambda base: session.ws_connect(
+                    base + target,
+                    heartbeat=20,
+                    max_msg_size=1 << 20,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=WS_CLOSE_S),
+                )
             )
         except aiohttp.WSServerHandshakeError as refusal:
             # The WebSocket client does not let us read why: an ordinary request is refused the same way.
@@ -103,7 +134,10 @@ class AsyncClient:
         session = self._open_session()
         verb, target, data, headers = request_of(route, params, body, query)
         response = await self._first_that_answers(
-            lambda base: session.request(verb, base + target, data=data or None, headers=headers)
+            # A stream: aiohttp sends large bytes in one go, and nothing else meanwhile.
+            lambda base: session.request(
+                verb, base + target, data=io.BytesIO(data) if data else None, headers=headers
+            )
         )
         with _translated(response.url.authority):
             async with response:
@@ -138,6 +172,9 @@ def _translated(where: str) -> Iterator[None]:
     except TimeoutError:
         raise TimedOut(f"{where}: no answer in time", hint="is the service overloaded?") from None
     except aiohttp.ClientError as error:
+        if isinstance(error.__cause__, ssl.SSLError):
+            # With TLS 1.3 a server's refusal of our certificate arrives with the first read.
+            raise Unauthenticated(f"{where}: TLS refused: {error.__cause__.reason}") from None
         raise Unreachable(f"{where}: the connection broke: {error}") from None
 
 

@@ -11,16 +11,17 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from atoll.api.codec import broke_off, decode_line, decoder, error_of, request_of
-from atoll.api.route import NOTHING, B, Done, Download, I, Q, R, Route, Stream, Unary
+from atoll.api.route import NOTHING, B, Done, Download, I, Q, R, Route, Stream, Unary, Upload
 from atoll.errors import AtollError, TimedOut, Unauthenticated, Unreachable
 
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 5.0
 HEARTBEAT_TIMEOUT_S = 30.0
+UPLOAD_BLOCK = 256 << 10
 
 
 class Client:
@@ -90,6 +91,30 @@ class Client:
         with self._reading(response):
             while chunk := self._guard(lambda: response.read(64 << 10)):
                 yield chunk
+
+    def upload(
+        self,
+        route: Upload[B, Q, R],
+        params: Mapping[str, str],
+        content: IO[bytes],
+        length: int,
+        *,
+        query: Q | None = None,
+    ) -> R:
+        """So many bytes of a file, never all of them in memory; one reply."""
+        # On a connection of its own: what is sent once cannot be sent again if a kept one turns out closed.
+        self.close()
+        verb, target, _, headers = request_of(route, params, None, query)
+        connection = self._connect()
+        connection.sock.settimeout(self._timeout_s)
+        connection.blocksize = UPLOAD_BLOCK
+        headers |= {"Content-Length": str(length), "Content-Type": "application/octet-stream"}
+        response = self._guard(lambda: _exchange(connection, verb, target, content, headers))
+        data = self._guard(response.read)
+        if response.status >= 400:
+            raise error_of(data, response.status)
+        result: R = decoder(route.result).decode(data)
+        return result
 
     @contextmanager
     def _reading(self, response: http.client.HTTPResponse) -> Iterator[None]:
@@ -162,7 +187,11 @@ class Client:
 
 
 def _exchange(
-    connection: http.client.HTTPSConnection, verb: str, target: str, data: bytes, headers: dict[str, str]
+    connection: http.client.HTTPSConnection,
+    verb: str,
+    target: str,
+    data: bytes | IO[bytes],
+    headers: dict[str, str],
 ) -> http.client.HTTPResponse:
     try:
         connection.request(verb, target, data or None, headers)

@@ -32,7 +32,7 @@ def decode_body(kind: Any, data: bytes) -> Any:
             raise Malformed("request body: this route takes none", details={"bytes": len(data)})
         return None
     try:
-        return decoder(kind).decode(data or b"{}")
+        return _decode(kind, data or b"{}")
     except msgspec.ValidationError as error:
         raise _explain(str(error), _safe_json(data)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -43,12 +43,33 @@ def decode_body(kind: Any, data: bytes) -> Any:
         ) from None
 
 
+def _decode(kind: Any, data: bytes) -> Any:
+    try:
+        return decoder(kind).decode(data)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+        # To JSON Schema, which our description is written in, 128.0 is an integer.
+        return decoder(kind).decode(encode(_whole(msgspec.json.decode(data))))
+
+
+def _whole(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _whole(inner) for key, inner in value.items()}
+        case list():
+            return [_whole(inner) for inner in value]
+        case float() if value.is_integer():
+            return int(value)
+    return value
+
+
 def decode_query(kind: Any, query: Mapping[str, str]) -> Any:
     if kind is NOTHING:
         if query:
             raise Malformed(f"query {sorted(query)[0]!r}: this route takes no parameters")
         return None
-    names = list(query)
+    names = [name for name, _ in query.items()]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise Malformed(f"query {twice!r}: given more than once", hint="give each parameter once")
     try:
@@ -65,7 +86,7 @@ def _safe_json(data: bytes) -> Any:
 
 
 _STEP = re.compile(r"\.([^.\[\]`]+)|\[(\d+)\]")
-_FIELD = re.compile(r"object (?:missing required|contains unknown) field `([^`]*)`")
+_FIELD = re.compile(r"object (?:missing required|contains unknown) field `(.*)`", re.DOTALL)
 
 
 def _explain(message: str, value: Any) -> Malformed:
@@ -74,14 +95,14 @@ def _explain(message: str, value: Any) -> Malformed:
     steps = [name or index for name, index in _STEP.findall(path)]
     if named := _FIELD.fullmatch(why):
         steps.append(named.group(1))
-        why = "is missing" if "missing" in why else "there is no such field"
+        why = "is missing" if why.startswith("object missing") else "there is no such field"
     for step in steps:
         try:
             value = value[int(step)] if isinstance(value, list) else value[step]
         except (KeyError, IndexError, TypeError, ValueError):
             value = None
             break
-    field = ".".join(steps) or "request body"
+    field = ".".join(step if step.isprintable() else repr(step) for step in steps)[:80] or "request body"
     shown = _show(value)
     return Malformed(
         f"{field} {shown}: {why}" if shown else f"{field}: {why}",

@@ -6,15 +6,18 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from atoll.api import changes, observing, volumes
 from atoll.api.access import Access
 from atoll.api.route import NOTHING, Download, Route, Socket, Stream, Unary
 from atoll.errors import Invalid
-from atoll.model.checks import Name, check_pattern
+from atoll.model.checks import IP_PATTERN, Name, check_pattern
 from atoll.model.event import Event
 from atoll.model.image import Image
+from atoll.model.lease import Lease, Reservation
 from atoll.model.network import Address, Subnet
 from atoll.model.node import Node
-from atoll.model.vm import MAX_USER_DATA, VM, VmSpec, WaitFor, check_user_data, check_wait_for
+from atoll.model.vm import VM, UserData, VmSpec, WaitFor, check_user_data, check_wait_for
+from atoll.model.volume import VOLUME_PATTERN
 
 PORT = 6976
 VM_REF_PATTERN = r"^[a-z0-9][a-z0-9.-]{0,62}$"
@@ -46,9 +49,11 @@ class CreateVm(Struct, frozen=True, forbid_unknown_fields=True):
     """A VM to make. Sent again with the same request id it gives the VM that the first one made."""
 
     spec: VmSpec
-    user_data: Annotated[bytes, Meta(max_length=MAX_USER_DATA)] = b""
+    user_data: UserData = b""
     wait: Wait = Wait()
     request_id: RequestId | None = None
+    acknowledge: bool = False
+    """It is undone unless its creator says soon after the reply that it came: vm.acknowledge."""
 
     def __post_init__(self) -> None:
         check_user_data(len(self.user_data))
@@ -85,6 +90,36 @@ class Since(Struct, frozen=True, forbid_unknown_fields=True):
     follow: bool = True
 
 
+class Follow(Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether a stream goes on after the full state."""
+
+    follow: bool = False
+
+
+class Attach(Struct, frozen=True, forbid_unknown_fields=True):
+    """How to join a console."""
+
+    history: bool = True
+    """First all that is kept of what the guest wrote before."""
+    watch: bool = False
+    """Never type."""
+    take: bool = False
+    """Type, whoever did so far. For owners of the VM."""
+
+    def __post_init__(self) -> None:
+        if self.watch and self.take:
+            raise Invalid("take", True, "contradicts watch", hint="either watch, or take the keyboard")
+
+
+class Writer(Struct, frozen=True):
+    """Who may type on a console just now. The first that is told also marks the end of the history."""
+
+    writer: bool
+    """Whether that is you."""
+    by: str
+    """The user; empty: nobody."""
+
+
 HEALTH = Unary(
     "health.show",
     "GET",
@@ -115,6 +150,26 @@ NODE_SHOW = Unary(
     query=NOTHING,
     result=Node,
 )
+NODE_DRAIN = Unary(
+    "node.drain",
+    "POST",
+    "/v1/node/drain",
+    summary="Make and start no more VMs here, and offer no address; those that run run on",
+    access=Access.OPERATOR,
+    body=NOTHING,
+    query=NOTHING,
+    result=Node,
+)
+NODE_UNDRAIN = Unary(
+    "node.undrain",
+    "POST",
+    "/v1/node/undrain",
+    summary="Make and start VMs again",
+    access=Access.OPERATOR,
+    body=NOTHING,
+    query=NOTHING,
+    result=Node,
+)
 NODE_ADD_SUBNET = Unary(
     "node.add-subnet",
     "POST",
@@ -134,6 +189,37 @@ NODE_ADD_ADDRESS = Unary(
     body=AddAddress,
     query=NOTHING,
     result=Node,
+)
+NODE_ADD_LEASE = Unary(
+    "node.add-lease",
+    "POST",
+    "/v1/node/leases",
+    summary="Reserve an address for a machine that is not a VM; again with other settings changes them",
+    access=Access.OPERATOR,
+    body=Reservation,
+    query=NOTHING,
+    result=Node,
+)
+NODE_DELETE_LEASE = Unary(
+    "node.delete-lease",
+    "DELETE",
+    "/v1/node/leases/{ip}",
+    summary="Take the lease of a machine away; one that is gone already is a success",
+    access=Access.OPERATOR,
+    body=NOTHING,
+    query=NOTHING,
+    result=NOTHING,
+)
+LEASE_LIST = Stream(
+    "lease.list",
+    "GET",
+    "/v1/leases",
+    summary="All leases of DHCP, then each one that changes",
+    access=Access.AUTHENTICATED,
+    body=NOTHING,
+    query=Follow,
+    item=Lease,
+    result=NOTHING,
 )
 IMAGE_LIST = Unary(
     "image.list",
@@ -241,7 +327,17 @@ VM_CONSOLE = Socket(
     "vm.console",
     "GET",
     "/v1/vms/{vm}/console",
-    summary="The serial console",
+    summary="The serial console: many look, one types",
+    access=Access.OWNER,
+    body=NOTHING,
+    query=Attach,
+    told=Writer,
+)
+VM_VNC = Socket(
+    "vm.vnc",
+    "GET",
+    "/v1/vms/{vm}/vnc",
+    summary="The screen: a connection that speaks RFB, as VNC viewers do",
     access=Access.OWNER,
     body=NOTHING,
     query=NOTHING,
@@ -258,12 +354,20 @@ EVENTS = Stream(
     result=NOTHING,
 )
 
+PARAMETERS = {"vm": VM_REF_PATTERN, "ip": IP_PATTERN, "volume": VOLUME_PATTERN}
+"""What stands in a path, by the name of the parameter."""
+
 ROUTES: tuple[Route[Any, Any], ...] = (
     HEALTH,
     OPENAPI,
     NODE_SHOW,
+    NODE_DRAIN,
+    NODE_UNDRAIN,
     NODE_ADD_SUBNET,
     NODE_ADD_ADDRESS,
+    NODE_ADD_LEASE,
+    NODE_DELETE_LEASE,
+    LEASE_LIST,
     IMAGE_LIST,
     VM_LIST,
     VM_CREATE,
@@ -272,8 +376,12 @@ ROUTES: tuple[Route[Any, Any], ...] = (
     VM_STOP,
     VM_REBOOT,
     VM_DESTROY,
+    *changes.ROUTES,
+    *volumes.ROUTES,
     VM_LOG,
     VM_USER_DATA,
     VM_CONSOLE,
+    VM_VNC,
     EVENTS,
+    *observing.ROUTES,
 )

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from atoll.api.access import Access
-from atoll.api.route import NOTHING, Download, Problem, Route, Socket, Stream, Unary
+from atoll.api.route import NOTHING, Download, Problem, Route, Socket, Stream, Unary, Upload
 
 REF = "#/components/schemas/{name}"
 
@@ -57,13 +57,19 @@ class _Schemas:
         properties: dict[str, Any] = self.components[kind.__name__]["properties"]
         return properties
 
+    def required(self, kind: Any) -> list[str]:
+        names: list[str] = self.components[kind.__name__].get("required", [])
+        return names
+
 
 def _types(route: Route[Any, Any]) -> list[Any]:
     types = [route.body, route.query]
-    if isinstance(route, Unary | Stream):
+    if isinstance(route, Unary | Stream | Upload):
         types.append(route.result)
     if isinstance(route, Stream):
         types.append(route.item)
+    if isinstance(route, Socket):
+        types.append(route.told)
     return [kind for kind in types if kind is not NOTHING]
 
 
@@ -86,12 +92,15 @@ def _operation(route: Route[Any, Any], schemas: _Schemas, patterns: dict[str, st
     ]
     if route.query is not NOTHING:
         parameters += [
-            {"name": name, "in": "query", "required": False, "schema": schema}
+            {"name": name, "in": "query", "required": name in schemas.required(route.query), "schema": schema}
             for name, schema in schemas.fields(route.query).items()
         ]
     if parameters:
         operation["parameters"] = parameters
-    if route.body is not NOTHING:
+    if isinstance(route, Upload):
+        content: dict[str, Any] = {"application/octet-stream": {}}
+        operation["requestBody"] = {"required": True, "content": content}
+    elif route.body is not NOTHING:
         required = any(field.required for field in msgspec.structs.fields(route.body))
         content = {"application/json": {"schema": schemas.of(route.body)}}
         operation["requestBody"] = {"required": required, "content": content}
@@ -120,7 +129,7 @@ def _success(route: Route[Any, Any], schemas: _Schemas) -> dict[str, Any]:
             }
         case Unary() if route.result is NOTHING:
             return {"204": {"description": "done"}}
-        case Unary():
+        case Unary() | Upload():
             return {
                 "200": {
                     "description": "done",
@@ -130,7 +139,8 @@ def _success(route: Route[Any, Any], schemas: _Schemas) -> dict[str, Any]:
         case Download():
             return {"200": {"description": "raw bytes", "content": {route.content_type: {}}}}
         case Socket():
-            return {"101": {"description": "a WebSocket of raw bytes, both ways"}}
+            told = "" if route.told is NOTHING else f"; text frames tell {route.told.__name__}"
+            return {"101": {"description": f"a WebSocket of raw bytes, both ways{told}"}}
         case _:
             raise TypeError(f"{route.name} is of no known kind of route")
 
@@ -162,14 +172,16 @@ def reference(
 
 
 def _row(route: Route[Any, Any]) -> str:
-    body = "" if route.body is NOTHING else _named(route.body)
+    body = "bytes" if isinstance(route, Upload) else "" if route.body is NOTHING else _named(route.body)
     query = "" if route.query is NOTHING else f"?{_named(route.query)}"
     gives = {Stream: "stream", Download: "bytes", Socket: "WebSocket"}.get(type(route), "")
     if isinstance(route, Stream):
         gives = f"stream of {_named(route.item)}" + (
             "" if route.result is NOTHING else f", then {_named(route.result)}"
         )
-    if isinstance(route, Unary):
+    if isinstance(route, Socket) and route.told is not NOTHING:
+        gives += f", tells {_named(route.told)}"
+    if isinstance(route, Unary | Upload):
         gives = "" if route.result is NOTHING else _named(route.result)
     return f"| `{route.verb} {route.path}` | {route.access} | {body}{query} | {gives} | {route.summary} |"
 
@@ -177,8 +189,8 @@ def _row(route: Route[Any, Any]) -> str:
 def _named(kind: Any) -> str:
     arguments = typing.get_args(kind)
     if typing.get_origin(kind) is tuple:
-        return f"list of {arguments[0].__name__}"
-    return "object" if arguments else str(kind.__name__)
+        return f"list of {_named(arguments[0])}"
+    return "object" if arguments else f"[{kind.__name__}](#{kind.__name__.lower()})"
 
 
 def _fields(schema: dict[str, Any]) -> list[str]:

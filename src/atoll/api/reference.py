@@ -1,4 +1,4 @@
-"""The reference page: `python -m atoll.api.reference > docs/reference/api.md`. Writes to standard output only."""
+"""The reference page: `python -m atoll.api.reference > docs/reference/api.md`. Effects: standard output."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from atoll.errors import AtollError
 
 def exits(kind: type[AtollError] = AtollError) -> list[tuple[str, int, int, str]]:
     """Every error: code, HTTP status, exit status, meaning."""
-    meaning = (kind.__doc__ or "").strip().splitlines()[0]
-    row = (kind.code, kind.http_status, kind.exit_status, meaning)
-    own = [row] if "code" in vars(kind) else []
+    # What the base stands for by itself is not what its docstring says of all.
+    meaning = (
+        "A failure that nobody foresaw." if kind is AtollError else (kind.__doc__ or "").partition("\n")[0]
+    )
+    own = [(kind.code, kind.http_status, kind.exit_status, meaning)] if "code" in vars(kind) else []
     return [*own, *(found for child in kind.__subclasses__() for found in exits(child))]
 
 

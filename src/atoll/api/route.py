@@ -3,7 +3,8 @@
     Unary    one JSON request, one JSON reply
     Stream   one JSON request, then JSON lines: items as they happen, at the end one result or one error
     Download one request, then raw bytes
-    Socket   a WebSocket of raw bytes
+    Upload   raw bytes, then one JSON reply
+    Socket   a WebSocket of raw bytes; what the service tells beside them is JSON in text frames
 
 A body or query of NOTHING means that the route takes none.
 """
@@ -57,6 +58,10 @@ class ByteSocket(Protocol):
 
     async def send(self, data: bytes) -> None: ...
 
+    async def tell(self, message: Struct) -> None:
+        """Something beside the bytes, of the type that the route declares."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Route(Generic[B, Q]):
@@ -96,8 +101,23 @@ class Download(Route[B, Q], Generic[B, Q]):
 
 
 @dataclass(frozen=True, slots=True)
+class Upload(Route[B, Q], Generic[B, Q, R]):
+    result: type[R] = field(kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The bytes of an Upload as they come, never all of them at once."""
+
+    chunks: AsyncIterator[bytes]
+    length: int | None
+    """How many there will be, where the sender said so."""
+
+
+@dataclass(frozen=True, slots=True)
 class Socket(Route[B, Q], Generic[B, Q]):
-    pass
+    told: type[Any] = field(kw_only=True, default=NOTHING)
+    """What the service tells beside the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +146,10 @@ def bind_stream(
 
 
 def bind_download(route: Download[B, Q], handler: Callable[[Call[B, Q]], AsyncIterator[bytes]]) -> Bound:
+    return Bound(route, handler)
+
+
+def bind_upload(route: Upload[B, Q, R], handler: Callable[[Call[B, Q], Content], Awaitable[R]]) -> Bound:
     return Bound(route, handler)
 
 

@@ -12,15 +12,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import Any, Protocol
 
 from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
+from msgspec import Struct
 
 from atoll.api.codec import decode_body, decode_query, encode, problem_of
-from atoll.api.route import Bound, Call, Done, Download, Route, Socket, Stream, Unary
+from atoll.api.route import Bound, Call, Content, Done, Download, Route, Socket, Stream, Unary, Upload
 from atoll.errors import AtollError, Malformed, NotFound, TooLarge
 from atoll.model.identity import Identity
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 5.0
+CHUNK = 256 << 10
 JSON = {"Content-Type": "application/json"}
 LINES = {"Content-Type": "application/jsonl", "Cache-Control": "no-store"}
 PROBLEM = {"Content-Type": "application/problem+json"}
@@ -54,6 +56,7 @@ def _endpoint(bound: Bound, gate: Gate) -> Endpoint:
         Unary: _unary,
         Stream: _stream,
         Download: _download,
+        Upload: _upload,
         Socket: _socket,
     }
     answer = kinds[type(bound.route)](bound, gate)
@@ -73,7 +76,8 @@ async def _call(route: Route[Any, Any], gate: Gate, request: web.Request) -> Cal
     transport = request.transport
     tls = transport.get_extra_info("ssl_object") if transport is not None else None
     identity = gate.admit(route, tls.getpeercert(binary_form=True) if tls is not None else None)
-    data = await _read(request) if request.body_exists else b""
+    takes_json = not isinstance(route, Upload)
+    data = await _read(request) if request.body_exists and takes_json else b""
     return Call(
         identity=identity,
         params=request.match_info,
@@ -83,6 +87,12 @@ async def _call(route: Route[Any, Any], gate: Gate, request: web.Request) -> Cal
 
 
 async def _read(request: web.Request) -> bytes:
+    # A page in a browser that holds a certificate can post forms and text to us, but not this.
+    if request.content_type != "application/json":
+        raise Malformed(
+            f"Content-Type {request.content_type!r}: must be application/json",
+            hint="send one whole JSON object",
+        )
     # An honest client is told before it has sent what would not be taken anyway.
     if (request.content_length or 0) > request.client_max_size:
         raise _too_large(request)
@@ -187,6 +197,23 @@ def _download(bound: Bound, gate: Gate) -> Endpoint:
     return answer
 
 
+def _upload(bound: Bound, gate: Gate) -> Endpoint:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        call = await _call(bound.route, gate, request)
+        result = await bound.handler(call, Content(_chunks(request), request.content_length))
+        return web.Response(body=encode(result), headers=JSON)
+
+    return answer
+
+
+async def _chunks(request: web.Request) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in request.content.iter_chunked(CHUNK):
+            yield chunk
+    except (web.RequestPayloadError, ConnectionError) as error:
+        raise Malformed(f"request body: {error}", hint="send it again, whole") from None
+
+
 class _WebSocket:
     """A ByteSocket on an aiohttp WebSocket."""
 
@@ -204,6 +231,9 @@ class _WebSocket:
 
     async def send(self, data: bytes) -> None:
         await self._socket.send_bytes(data)
+
+    async def tell(self, message: Struct) -> None:
+        await self._socket.send_str(encode(message).decode())
 
 
 def _socket(bound: Bound, gate: Gate) -> Endpoint:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import ssl
 import stat
@@ -20,68 +21,122 @@ from signal import SIGHUP, SIGTERM
 import aiohttp
 
 from atoll.api import hypervisor as api
-from atoll.api.async_client import AsyncClient
-from atoll.errors import AtollError, Unreachable
+from atoll.api.codec import decoder
+from atoll.cli.screen import History, Modes
+from atoll.cli.sockets import WebSocket, connected, messages
+from atoll.cli.terminal import printable
+from atoll.errors import Conflict
 
 ESCAPE = b"\x1d"
+INTERRUPT = b"\x03"
 CHUNK = 4096
-
-Socket = aiohttp.ClientWebSocketResponse
+LAST_KEYS_S = 1.0
 
 
 def talk(
-    addresses: Sequence[tuple[str, int]], tls: ssl.SSLContext, ref: str, *, linger_s: float, quiet: bool
+    addresses: Sequence[tuple[str, int]],
+    tls: ssl.SSLContext,
+    ref: str,
+    how: api.Attach,
+    *,
+    linger_s: float,
+    quiet: bool,
 ) -> int:
     """Connect standard input and output with the console; the exit status."""
-    return asyncio.run(_talk(addresses, tls, ref, linger_s, quiet))
+    return asyncio.run(_talk(addresses, tls, ref, how, linger_s, quiet))
 
 
 async def _talk(
-    addresses: Sequence[tuple[str, int]], tls: ssl.SSLContext, ref: str, linger_s: float, quiet: bool
+    addresses: Sequence[tuple[str, int]],
+    tls: ssl.SSLContext,
+    ref: str,
+    how: api.Attach,
+    linger_s: float,
+    quiet: bool,
 ) -> int:
-    async with _connected(addresses, tls, ref) as socket:
-        interactive = sys.stdin.isatty()
-        if not quiet:
-            leave = "Ctrl-] leaves it" if interactive else "reading commands from standard input"
-            sys.stderr.write(f"console of {ref}: {leave}\n")
-            sys.stderr.flush()
-        with raw_terminal(sys.stdin.fileno()) if interactive else contextlib.nullcontext():
-            status = await _relay(socket, sys.stdin.fileno(), interactive, linger_s)
-    if interactive and not quiet:
-        # The guest may have left a colour, a hidden cursor or half a line.
-        sys.stderr.write(f"\x1b[0m\x1b[?25h\nleft the console of {ref}\n")
-    return status
+    async with connected(addresses, tls, api.VM_CONSOLE, {"vm": ref}, how) as socket:
+        session = Session(socket, ref, how, interactive=sys.stdin.isatty(), quiet=quiet)
+        session.announce()
+        try:
+            with raw_terminal(sys.stdin.fileno()) if session.interactive else contextlib.nullcontext():
+                return await _relay(session, sys.stdin.fileno(), linger_s)
+        finally:
+            session.farewell()
 
 
-@contextlib.asynccontextmanager
-async def _connected(
-    addresses: Sequence[tuple[str, int]], tls: ssl.SSLContext, ref: str
-) -> AsyncIterator[Socket]:
-    async with contextlib.AsyncExitStack() as stack:
-        yield await _first_that_answers(stack, addresses, tls, ref)
+class Session:
+    """One console on this terminal, pipe or file."""
+
+    def __init__(
+        self, socket: WebSocket, ref: str, how: api.Attach, *, interactive: bool, quiet: bool
+    ) -> None:
+        self.socket = socket
+        self.watches = how.watch
+        self.interactive = interactive
+        self.heard = asyncio.Event()
+        """Set when the guest writes, and at the end, so that nobody waits for more."""
+        self.seated = asyncio.Event()
+        """Set once we know who may type."""
+        self._ref = ref
+        self._quiet = quiet
+        self._on_screen = sys.stdout.isatty()
+        self._history = History()
+        self._modes = Modes()
+
+    def announce(self) -> None:
+        doing = "watching the console" if self.watches else "console"
+        how = "Ctrl-] leaves it" if self.interactive else "reading commands from standard input"
+        if not self.interactive and self.watches:
+            how = "until it ends"
+        self._say(f"{doing} of {self._ref}: {how}\n")
+
+    def farewell(self) -> None:
+        if self.interactive:
+            if self._on_screen:
+                with contextlib.suppress(BrokenPipeError):
+                    _write_all(1, self._modes.undone())
+            self._say(f"\nleft the console of {self._ref}\n")
+
+    async def show(self) -> None:
+        """Print what the guest writes, until the console ends."""
+        async for message in messages(self.socket, "console"):
+            if message.type is aiohttp.WSMsgType.BINARY:
+                self.heard.set()
+                self._show(message.data)
+            elif message.type is aiohttp.WSMsgType.TEXT:
+                self._told(decoder(api.Writer).decode(message.data))
+
+    def _show(self, data: bytes) -> None:
+        if self._on_screen:
+            if not self.seated.is_set():
+                data = self._history.shown(data)
+            self._modes.note(data)
+        _write_all(1, data)
+
+    def _told(self, writer: api.Writer) -> None:
+        who = printable(writer.by) or "nobody"
+        if not (writer.writer or self.watches or self.interactive):
+            raise Conflict(
+                f"console of {self._ref}: {who} has the keyboard",
+                hint="take it with --take, or only look on with --watch",
+            )
+        first = not self.seated.is_set()
+        self.seated.set()
+        if first:
+            _write_all(1, self._history.rest())
+        if writer.writer and not first:
+            self._say("\r\n[you have the keyboard]\r\n")
+        elif not writer.writer and not self.watches:
+            self._say(f"\r\n[{who} has the keyboard, you look on; --take takes it]\r\n")
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            with contextlib.suppress(OSError):
+                sys.stderr.write(text)
+                sys.stderr.flush()
 
 
-async def _first_that_answers(
-    stack: contextlib.AsyncExitStack, addresses: Sequence[tuple[str, int]], tls: ssl.SSLContext, ref: str
-) -> Socket:
-    failures: list[str] = []
-    for address in addresses:
-        async with contextlib.AsyncExitStack() as attempt:
-            client = await attempt.enter_async_context(AsyncClient([address], tls))
-            try:
-                socket = await attempt.enter_async_context(client.connect(api.VM_CONSOLE, {"vm": ref}))
-            except Unreachable as error:
-                failures.append(error.brief)
-                continue
-            except aiohttp.ClientError as error:
-                failures.append(f"{address[0]}:{address[1]}: the connection broke: {error}")
-                continue
-            await stack.enter_async_context(attempt.pop_all())
-            return socket
-    raise Unreachable(" and ".join(failures), hint="is the service up? see: atoll status")
-
-
-async def _relay(socket: Socket, input_fd: int, interactive: bool, linger_s: float) -> int:
+async def _relay(session: Session, input_fd: int, linger_s: float) -> int:
     """Both directions until one of them ends."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
@@ -92,17 +147,16 @@ async def _relay(socket: Socket, input_fd: int, interactive: bool, linger_s: flo
         if task is not None:
             task.cancel()
 
-    heard = asyncio.Event()  # also set at the end, so that nobody waits for more
-    sending = asyncio.ensure_future(_send(socket, input_fd, interactive))
-    printing = asyncio.ensure_future(_print(socket, heard))
-    printing.add_done_callback(lambda _: heard.set())
+    sending = asyncio.ensure_future(_send(session, input_fd))
+    printing = asyncio.ensure_future(session.show())
+    printing.add_done_callback(lambda _: session.heard.set())
     for number in (SIGTERM, SIGHUP):
         loop.add_signal_handler(number, end, number)
     try:
         await asyncio.wait({sending, printing}, return_when=asyncio.FIRST_COMPLETED)
-        if sending.done() and not interactive:
+        if sending.done() and not session.interactive:
             sending.result()
-            await _until_silent(printing, heard, linger_s)
+            await _until_silent(printing, session.heard, linger_s)
         for done in (each for each in (printing, sending) if each.done()):
             done.result()
     except asyncio.CancelledError:
@@ -129,25 +183,39 @@ async def _until_silent(printing: asyncio.Future[None], heard: asyncio.Event, li
             return
 
 
-async def _send(socket: Socket, fd: int, interactive: bool) -> None:
-    async for data in _input(fd):
-        keys, escape, _ = data.partition(ESCAPE) if interactive else (data, b"", b"")
-        if keys:
-            await socket.send_bytes(keys)
-        if escape:
-            return
+async def _send(session: Session, fd: int) -> None:
+    """What is typed, until somebody leaves; what a script says, until its end."""
+    if session.interactive:
+        await send_keys(session, fd)
+    elif session.watches:
+        await asyncio.Event().wait()
+    else:
+        await session.seated.wait()
+        async for data in _input(fd):
+            await session.socket.send_bytes(data)
 
 
-async def _print(socket: Socket, heard: asyncio.Event) -> None:
-    async for message in socket:
-        if message.type is aiohttp.WSMsgType.BINARY:
-            heard.set()
-            _write_all(1, message.data)
-    # The server tells why it ended a console, if there is a reason.
-    if socket.close_code == aiohttp.WSCloseCode.INTERNAL_ERROR:
-        raise AtollError("the service ended the console: it failed", hint="see: atoll vm show, atoll vm log")
-    if socket.close_code == aiohttp.WSCloseCode.ABNORMAL_CLOSURE:
-        raise Unreachable("the console's connection broke", hint="is the service up? see: atoll status")
+async def send_keys(session: Session, fd: int) -> None:
+    # A guest that takes nothing must not keep anybody from leaving: keys wait apart from who reads them.
+    typed: asyncio.Queue[bytes] = asyncio.Queue()
+    typing = asyncio.ensure_future(_send_all(session.socket, typed))
+    try:
+        async for data in _input(fd):
+            keys, escape, _ = data.partition(ESCAPE)
+            if keys and not session.watches:
+                typed.put_nowait(keys)
+            if escape or (session.watches and INTERRUPT in keys):
+                break
+        typed.put_nowait(b"")
+        await asyncio.wait({typing}, timeout=LAST_KEYS_S)
+    finally:
+        typing.cancel()
+        await asyncio.gather(typing, return_exceptions=True)
+
+
+async def _send_all(socket: WebSocket, typed: asyncio.Queue[bytes]) -> None:
+    while keys := await typed.get():
+        await socket.send_bytes(keys)
 
 
 async def _input(fd: int) -> AsyncIterator[bytes]:
@@ -159,7 +227,12 @@ async def _input(fd: int) -> AsyncIterator[bytes]:
         return
     while True:
         await _readable(fd)
-        data = os.read(fd, CHUNK)
+        try:
+            data = os.read(fd, CHUNK)
+        except OSError as error:
+            if error.errno != errno.EIO:  # the terminal itself has gone
+                raise
+            return
         if not data:
             return
         yield data
@@ -182,8 +255,13 @@ async def _readable(fd: int) -> None:
 
 
 def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise BrokenPipeError(errno.EPIPE, "the terminal has gone") from None
+        raise
 
 
 @contextlib.contextmanager
@@ -194,4 +272,8 @@ def raw_terminal(fd: int) -> Iterator[None]:
         tty.setraw(fd)
         yield
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        try:
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        except termios.error as error:
+            if error.args[0] != errno.EIO:  # the terminal itself has gone
+                raise

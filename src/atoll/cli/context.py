@@ -70,11 +70,35 @@ def find(
 def connect(options: argparse.Namespace) -> Iterator[Client]:
     """The client for commands. It connects with its first call."""
     context = find(options)
+    _keep_fresh(context, cloud_dir(options))
     with Client(context.addresses, tls_of(context)) as client:
         try:
             yield client
         except Unreachable as error:
             raise diagnosed(error, options) from None
+
+
+def _keep_fresh(context: Context, directory: Path) -> None:
+    """Renew the administrator's certificate at half of its life, where its CA is on this machine.
+
+    Only the one that `atoll up` made: that of somebody else ends when its issuer said.
+    """
+    authority = directory / "pki"
+    if context.cert != directory / "client" / "user.pem":
+        return
+    from atoll.identity import validity
+    from atoll.system.clock import now
+
+    try:
+        due = validity.of_pem(context.cert.read_bytes()).past_half(now())
+    except (OSError, AtollError):
+        return  # `tls_of` says what is wrong with it
+    if due and os.access(authority / "ca.key", os.R_OK):
+        from atoll.identity import store
+        from atoll.identity.authority import Authority
+
+        credential = store.Credential(context.cert, context.key, context.ca)
+        store.renew_if_past_half_life(credential, lambda: Authority.open(authority), now())
 
 
 def diagnosed(error: AtollError, options: argparse.Namespace) -> AtollError:

@@ -68,6 +68,7 @@ def examine(directory: Path) -> list[Finding]:
         lambda: _space(directory),
         _memory,
         _docker,
+        _kinds,
     )
     return [_guarded(check) for check in checks]
 
@@ -196,6 +197,16 @@ def _docker() -> Finding:
         "the FORWARD chain drops by default (Docker does that): atoll up --nat would not let guests out",
         'iptables -I DOCKER-USER -i "atl-+" -j ACCEPT; iptables -I DOCKER-USER -o "atl-+" -j ACCEPT',
     )
+
+
+def _kinds() -> Finding:
+    """Containers are an offer: nothing is wrong with a host that runs none."""
+    from atoll.cli.cloud import kinds
+
+    offered, _ = kinds.offered()
+    lacking = {"lxc": "lxc (apt-get install lxc)", "docker": "docker (no container engine answers)"}
+    missing = [text for kind, text in lacking.items() if kind not in offered]
+    return Finding("kinds", OK, ", ".join(offered) + (f"; without {', '.join(missing)}" if missing else ""))
 
 
 _VIEW: View[Finding] = View(

@@ -20,9 +20,12 @@ NOUNS = {
     "status": "what is up",
     "doctor": "check this machine and say how to mend what is missing",
     "vm": "create, list, show, start, stop, reboot and destroy VMs; console and log",
-    "node": "show a node; give it subnets and addresses",
+    "volume": "add, attach, detach, grow, shrink, move, reorder and delete volumes of VMs",
+    "node": "show a node; give it subnets and addresses; drain it",
+    "lease": "list and follow the leases of DHCP",
     "image": "list images",
     "event": "list and follow what happens on a node",
+    "audit": "list who did what on a node",
     "ca": "issue, inspect and revoke certificates",
     "completion": "completion for bash, zsh and fish",
 }

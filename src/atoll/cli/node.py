@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from atoll.api import hypervisor as api
+from atoll.api.route import Unary
 from atoll.cli.arguments import Commands, add_noun, add_verb
 from atoll.cli.context import connect
 from atoll.cli.output import Column, Style, View, add_show_options, joined, render_one, style_of, table, write
 from atoll.cli.vm_view import show_cpus
 from atoll.errors import Invalid
-from atoll.model.checks import MAC_PATTERN, check_ip, check_name, network_of
+from atoll.model.checks import MAC_PATTERN, check_ip, check_name, network6_of, network_of
+from atoll.model.lease import Boot, Reservation
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.node import DriverInfo, Node, Pool
 from atoll.model.size import show_mib
@@ -28,6 +30,11 @@ def register(commands: Commands) -> None:
     node = add_noun(commands, "node", "The node: what it has, what is free, and its addresses.")
     verb = add_verb(node, "show", show, summary="Show the node.", example="atoll node show -o json")
     add_show_options(verb)
+    for name, run, summary in (
+        ("drain", drain, "Make and start no more VMs here, and offer no address. Those that run run on."),
+        ("undrain", undrain, "Make and start VMs here again."),
+    ):
+        add_show_options(add_verb(node, name, run, summary=summary, example=f"atoll node {name}"))
     verb = add_verb(
         node,
         "add-subnet",
@@ -46,7 +53,43 @@ def register(commands: Commands) -> None:
     verb.add_argument("--mtu", type=int, default=1500, help="default 1500")
     verb.add_argument("--allow-user", action="append", default=[], metavar="USER", help="default: everybody")
     verb.add_argument("--allow-group", action="append", default=[], metavar="GROUP", help="may be repeated")
+    verb.add_argument("--no-metadata", action="store_true", help="tell VMs nothing at 169.254.169.254")
+    verb.add_argument(
+        "--service-ip", metavar="IP", help="where machines that are not VMs find DHCP, TFTP and HTTP"
+    )
+    verb.add_argument("--cidr6", metavar="CIDR", help="its IPv6 network, a /64")
+    verb.add_argument("--gateway6", metavar="IP", help="default: the first address of the IPv6 network")
+    verb.add_argument(
+        "--autoconf6",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="guests make up their IPv6 address by themselves; otherwise by DHCPv6 only",
+    )
     add_show_options(verb)
+    verb = add_verb(
+        node,
+        "add-lease",
+        add_lease,
+        summary="Reserve an address for a machine that is not a VM, and say what it boots from.",
+        example="atoll node add-lease 10.2.0.9 52:54:00:12:34:56 --subnet blue --name rack1 --image x",
+    )
+    verb.add_argument("ip", metavar="IP")
+    verb.add_argument("mac", metavar="MAC")
+    verb.add_argument("--subnet", required=True, metavar="ID")
+    verb.add_argument("--name", required=True, metavar="HOSTNAME")
+    verb.add_argument("--image", metavar="IMAGE", help="what it boots when it asks the network")
+    verb.add_argument("--boot-file", default="", metavar="FILE|URL", help="what its firmware loads")
+    verb.add_argument("--boot-script", default="", metavar="FILE|URL", help="what iPXE loads")
+    verb.add_argument("--boot-server", metavar="IP", help="a TFTP server; default: the node's own")
+    add_show_options(verb)
+    verb = add_verb(
+        node,
+        "delete-lease",
+        delete_lease,
+        summary="Take the leases of machines away.",
+        example="atoll node delete-lease 10.2.0.9",
+    )
+    verb.add_argument("ips", nargs="+", metavar="IP")
     verb = add_verb(
         node,
         "add-address",
@@ -63,6 +106,21 @@ def show(options: argparse.Namespace) -> None:
     style = style_of(options, NODE_VIEW)
     with connect(options) as client:
         node = client.call(api.NODE_SHOW)
+    write(node_text(node, style))
+
+
+def drain(options: argparse.Namespace) -> None:
+    _set_drained(options, api.NODE_DRAIN)
+
+
+def undrain(options: argparse.Namespace) -> None:
+    _set_drained(options, api.NODE_UNDRAIN)
+
+
+def _set_drained(options: argparse.Namespace, route: Unary[None, None, Node]) -> None:
+    style = style_of(options, NODE_VIEW)
+    with connect(options) as client:
+        node = client.call(route)
     write(node_text(node, style))
 
 
@@ -84,6 +142,32 @@ def add_address(options: argparse.Namespace) -> None:
     write(node_text(node, style))
 
 
+def add_lease(options: argparse.Namespace) -> None:
+    style = style_of(options, NODE_VIEW)
+    lease = Reservation(
+        ip=options.ip,
+        mac=options.mac,
+        hostname=options.name,
+        subnet=options.subnet,
+        boot=Boot(
+            file=options.boot_file,
+            script=options.boot_script,
+            server=options.boot_server,
+            image=options.image,
+        ),
+    )
+    with connect(options) as client:
+        node = client.call(api.NODE_ADD_LEASE, body=lease)
+    write(node_text(node, style))
+
+
+def delete_lease(options: argparse.Namespace) -> None:
+    ips = [check_ip("ip", ip) for ip in options.ips]
+    with connect(options) as client:
+        for ip in ips:
+            client.call(api.NODE_DELETE_LEASE, params={"ip": ip})
+
+
 def subnet_of(options: argparse.Namespace) -> Subnet:
     return Subnet(
         id=options.id,
@@ -95,6 +179,11 @@ def subnet_of(options: argparse.Namespace) -> Subnet:
         mtu=options.mtu,
         allowed_users=tuple(options.allow_user),
         allowed_groups=tuple(options.allow_group),
+        service_ip=options.service_ip,
+        cidr6=options.cidr6,
+        gateway6=options.gateway6 or (str(network6_of("cidr6", options.cidr6)[1]) if options.cidr6 else None),
+        autoconf6=options.autoconf6,
+        metadata=not options.no_metadata,
     )
 
 
@@ -133,11 +222,21 @@ def node_text(node: Node, style: Style[Node]) -> str:
     if not style.is_text or style.columns:
         return text
     text += "\n" + table(_columns(POOL_COLUMNS, style), node.pools, colour=style.colour)
-    return text + "\n" + table(_columns(DRIVER_COLUMNS, style), node.drivers, colour=style.colour)
+    text += "\n" + table(_columns(DRIVER_COLUMNS, style), node.drivers, colour=style.colour)
+    return text + "\n" + table(CONFINEMENT_COLUMNS, confinements(node.drivers), colour=style.colour)
+
+
+def confinements(drivers: Sequence[DriverInfo]) -> list[tuple[str, str, str]]:
+    """How each kind confines what it runs: driver, by what, how."""
+    return [(driver.name, key, value) for driver in drivers for key, value in driver.confinement.items()]
 
 
 def _columns(columns: tuple[Column[T], ...], style: Style[Node]) -> list[Column[T]]:
     return [column for column in columns if style.format == "wide" or not column.wide]
+
+
+def _stores(node: Node) -> str:
+    return joined(f"{one.name} {_of(show_mib(one.free_mib), show_mib(one.total_mib))}" for one in node.stores)
 
 
 def _of(free: str, total: str) -> str:
@@ -153,6 +252,8 @@ NODE_VIEW: View[Node] = View(
         Column("cpus", lambda node: _of(show_cpus(node.free.milli_cpus), show_cpus(node.total.milli_cpus))),
         Column("memory", lambda node: _of(show_mib(node.free.memory_mib), show_mib(node.total.memory_mib))),
         Column("disk", lambda node: _of(show_mib(node.free.disk_mib), show_mib(node.total.disk_mib))),
+        Column("stores", _stores),
+        Column("drained", lambda node: "yes" if node.drained else "no"),
         Column("vms", lambda node: joined(f"{count} {state}" for state, count in node.vms.items())),
         Column(
             "owners",
@@ -166,6 +267,7 @@ POOL_COLUMNS: tuple[Column[Pool], ...] = (
     Column("subnet", lambda pool: pool.subnet.id),
     Column("cidr", lambda pool: pool.subnet.cidr),
     Column("gateway", lambda pool: pool.subnet.gateway),
+    Column("cidr6", lambda pool: pool.subnet.cidr6 or "-", wide=True),
     Column("free", lambda pool: str(len(pool.free))),
     Column("used", lambda pool: str(pool.used)),
     Column("dns", lambda pool: joined(pool.subnet.dns)),
@@ -188,9 +290,10 @@ DRIVER_COLUMNS: tuple[Column[DriverInfo], ...] = (
     Column("driver", lambda driver: driver.name),
     Column("accelerator", lambda driver: driver.accelerator or "-"),
     Column("capabilities", lambda driver: joined(driver.capabilities)),
-    Column(
-        "confinement",
-        lambda driver: joined(f"{key} {value}" for key, value in driver.confinement.items()),
-        wide=True,
-    ),
+)
+
+CONFINEMENT_COLUMNS: tuple[Column[tuple[str, str, str]], ...] = (
+    Column("driver", lambda row: row[0]),
+    Column("confined by", lambda row: row[1]),
+    Column("how", lambda row: row[2]),
 )

@@ -85,6 +85,11 @@ class Progress:
         self._stop: threading.Event | None = None
         self._thread: threading.Thread | None = None
 
+    @property
+    def ip(self) -> str:
+        """The address of the VM, once it has one."""
+        return self._ip
+
     def __enter__(self) -> Self:
         if self._live:
             import threading

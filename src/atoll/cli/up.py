@@ -9,6 +9,7 @@ import time
 from atoll.cli.arguments import Commands, add_verb
 from atoll.cli.context import cloud_dir
 from atoll.cli.output import notice
+from atoll.model.checks import check_range
 
 
 def register(commands: Commands) -> None:
@@ -25,6 +26,23 @@ def register(commands: Commands) -> None:
         action=argparse.BooleanOptionalAction,
         help="let guests out through this host, under its address",
     )
+    parser.add_argument(
+        "--ipv6",
+        action=argparse.BooleanOptionalAction,
+        help="give VMs an IPv6 address as well, from a private network of the cloud's own",
+    )
+    parser.add_argument(
+        "--hot-pool",
+        type=int,
+        metavar="N",
+        help="let up to N copies of a template run ahead of demand, for creates in no time (default: 0)",
+    )
+    parser.add_argument(
+        "--templates",
+        type=int,
+        metavar="N",
+        help="keep up to N templates, from which VMs are forked; 0: every VM boots (default: 8)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,6 +55,17 @@ def run(options: argparse.Namespace) -> int:
         notice(f"{time.monotonic() - began:6.2f} s  {text}", options)
 
     directory = cloud_dir(options)
-    cloud = steps.up(Paths(directory.absolute()), subnet=options.subnet, nat=options.nat, say=say)
+    settings = {"hot_pool": options.hot_pool, "templates": options.templates}
+    for name, value in settings.items():
+        if value is not None:
+            check_range(name, value, 0, 1000)
+    cloud = steps.up(
+        Paths(directory.absolute()),
+        subnet=options.subnet,
+        nat=options.nat,
+        say=say,
+        ipv6=options.ipv6,
+        agent_settings={name: value for name, value in settings.items() if value is not None},
+    )
     sys.stdout.write(f"the cloud in {directory} is up at {cloud.node_ip}\n")
     return 0

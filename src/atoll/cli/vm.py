@@ -6,11 +6,13 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from atoll.api import hypervisor as api
+from atoll.api.changes import VM_ACKNOWLEDGE
 from atoll.api.client import Client
 from atoll.api.route import Done, Stream
-from atoll.cli import failure
+from atoll.cli import failure, vm_change, vm_top
 from atoll.cli.arguments import Commands, add_noun, add_verb
 from atoll.cli.context import connect, diagnosed
 from atoll.cli.output import (
@@ -25,6 +27,7 @@ from atoll.cli.output import (
 )
 from atoll.cli.progress import Progress, stages_ahead
 from atoll.cli.terminal import confirm
+from atoll.cli.vm_console import add_console_verbs
 from atoll.cli.vm_request import (
     add_create_options,
     add_stop_options,
@@ -33,11 +36,12 @@ from atoll.cli.vm_request import (
     check_ref,
     create_request,
     read_user_data,
+    replayed_request,
     stop_request,
     wait_request,
 )
 from atoll.cli.vm_view import vm_view
-from atoll.errors import NotFound, Unreachable
+from atoll.errors import AtollError, Conflict, NotFound, TimedOut, Unreachable
 from atoll.model.vm import STAGES, VM
 from atoll.system import clock
 
@@ -62,6 +66,9 @@ def register(commands: Commands) -> None:
     add.set_defaults(sort="ip")
     add = add_verb(vm, "show", show, summary="Show one VM.", example="atoll vm show web -o yaml")
     add_vm_argument(add)
+    add.add_argument(
+        "--as-request", action="store_true", help="print what vm create --request takes to make it again"
+    )
     add_show_options(add)
     add = add_verb(
         vm, "start", start, summary="Start stopped VMs.", example="atoll vm start web db --wait-for dhcp"
@@ -88,20 +95,9 @@ def register(commands: Commands) -> None:
     )
     add_vm_argument(add, several=True)
     add.add_argument("-y", "--yes", action="store_true", help="do not ask")
-    add = add_verb(
-        vm,
-        "console",
-        console,
-        summary="Talk to the serial console of a VM. Ctrl-] leaves it.",
-        example="echo uptime | atoll vm console web",
-    )
-    add_vm_argument(add)
-    add.add_argument(
-        "--linger",
-        default="1",
-        metavar="SECONDS",
-        help="input that is no terminal has ended: leave once the guest was silent so long; default 1",
-    )
+    vm_change.register(vm)
+    vm_top.register(vm)
+    add_console_verbs(vm)
     add = add_verb(
         vm, "log", log, summary="Print what a guest wrote to its console.", example="atoll vm log -f web"
     )
@@ -120,14 +116,28 @@ def register(commands: Commands) -> None:
 def create(options: argparse.Namespace) -> None:
     view = vm_view(clock.now())
     style = style_of(options, view)
-    request = create_request(options, read_user_data(options.user_data))
-    with (
-        connect(options) as client,
-        _progress(options.name, options, stages_ahead(options.wait_for)) as progress,
-    ):
+    if options.request is not None:
+        request = replayed_request(options)
+    else:
+        request = create_request(options, read_user_data(options.user_data))
+    with connect(options) as client:
+        with _progress(request.spec.name, options, stages_ahead(options.wait_for)) as progress:
+            vm = _made(client, request, progress)
+        Results(view, style, several=False).add(vm)
+        # Told: from here on it stays. Until then the node undoes it, should we be gone.
+        client.call(VM_ACKNOWLEDGE, {"vm": vm.ip})
+
+
+def _made(client: Client, request: api.CreateVm, progress: Progress) -> VM:
+    """The VM. One that runs, and did not come as far as was asked, stays: its creator is told so."""
+    try:
         lines = client.stream(api.VM_CREATE, body=request)
-        vm = follow(lines, progress)
-    Results(view, style, several=False).add(vm)
+        return follow(lines, progress)
+    except (TimedOut, Conflict):
+        if progress.ip:
+            with suppress(AtollError):
+                client.call(VM_ACKNOWLEDGE, {"vm": progress.ip})
+        raise
 
 
 def list_(options: argparse.Namespace) -> None:
@@ -144,7 +154,22 @@ def show(options: argparse.Namespace) -> None:
     ref = check_ref(options.vm)
     with connect(options) as client:
         vm = client.call(api.VM_SHOW, {"vm": ref})
+        if options.as_request:
+            user_data = (
+                b"".join(client.download(api.VM_USER_DATA, {"vm": vm.ip})) if vm.user_data_sha256 else b""
+            )
+            write(request_text(vm, user_data))
+            return
     write(render_one(view, vm, style))
+
+
+def request_text(vm: VM, user_data: bytes) -> str:
+    """What makes a VM like this one, as `vm create --request` takes it."""
+    import msgspec
+
+    from atoll.api.replay import as_request
+
+    return msgspec.json.format(msgspec.json.encode(as_request(vm, user_data)), indent=2).decode() + "\n"
 
 
 def start(options: argparse.Namespace) -> int:
@@ -194,16 +219,6 @@ def destroy(options: argparse.Namespace) -> int:
             confirm(f"destroy {names} and all that is theirs?", options)
         failed = each(options, found, act)
         return status or failed
-
-
-def console(options: argparse.Namespace) -> int:
-    from atoll.cli.arguments import parse_duration_s
-    from atoll.cli.console import talk
-    from atoll.cli.context import find, tls_of
-
-    ref, linger_s = check_ref(options.vm), parse_duration_s("linger", options.linger)
-    context = find(options)
-    return talk(context.addresses, tls_of(context), ref, linger_s=linger_s, quiet=options.quiet)
 
 
 def log(options: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """What a user typed about a VM, as requests that have passed the model's checks.
 
-Pure but for `read_user_data`, which reads a file or standard input, and never more of it than is allowed.
+Pure but for `read_user_data` and `read_ssh_keys`, which read a file or standard input, and never more of it
+than is allowed.
 """
 
 from __future__ import annotations
@@ -9,21 +10,38 @@ import argparse
 import os
 import stat
 import sys
-from typing import IO
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+from msgspec import structs
 
 from atoll.api.hypervisor import VM_REF_PATTERN, CreateVm, StopVm, Wait
 from atoll.cli.arguments import VM_METAVAR, Parser, parse_duration_s, parse_tags
-from atoll.errors import Invalid
+from atoll.cli.vm_policies import add_policy_options, parse_expiry, parse_volume
+from atoll.errors import Invalid, Malformed
 from atoll.model.checks import check_pattern
 from atoll.model.size import parse_mib, parse_milli_cpus
-from atoll.model.vm import MAX_USER_DATA, MachineType, VmSpec, check_user_data
+from atoll.model.ssh import KINDS, MAX_KEY, MAX_KEYS
+from atoll.model.vm import (
+    MAX_USER_DATA,
+    ConsoleKind,
+    MachineType,
+    RestartPolicy,
+    VmSpec,
+    check_user_data,
+)
+from atoll.system import clock
 
 MAX_GRACE_S = 600
+MAX_REQUEST = 4 << 20
 
 
 def add_create_options(parser: Parser) -> None:
-    parser.add_argument("--name", required=True, help="a DNS label; the guest's host name")
-    parser.add_argument("--image", required=True, help="see: atoll image list")
+    parser.add_argument("--name", help="a DNS label; the guest's host name")
+    parser.add_argument("--image", help="see: atoll image list")
     parser.add_argument("--memory", default="128MiB", metavar="SIZE", help="default 128MiB")
     parser.add_argument("--cpus", default="0.25", metavar="N", help="2, 0.5 or 250m; default 0.25")
     parser.add_argument("--driver", default="qemu", help="default qemu; see: atoll node show")
@@ -34,12 +52,44 @@ def add_create_options(parser: Parser) -> None:
         metavar="TYPE",
         help="auto, q35 or microvm",
     )
+    parser.add_argument(
+        "--console",
+        choices=[str(kind) for kind in ConsoleKind],
+        default=str(ConsoleKind.SERIAL),
+        metavar="KIND",
+        help="none, serial, or vnc: a screen besides; default serial",
+    )
     parser.add_argument("--subnet", metavar="ID", help="default: one that has a free address")
     parser.add_argument("--user-data", metavar="FILE", help="at most 1 MiB; - is standard input")
     parser.add_argument("--tag", action="append", default=[], metavar="KEY=VALUE", help="may be repeated")
     parser.add_argument("--owner-user", action="append", default=[], metavar="USER", help="may be repeated")
     parser.add_argument("--owner-group", action="append", default=[], metavar="GROUP", help="may be repeated")
+    parser.add_argument(
+        "--ssh-key", action="append", default=[], metavar="FILE|KEY", help="a public key; may be repeated"
+    )
+    parser.add_argument(
+        "--role", metavar="ROLE", help="what the guest acts as; needs its group, or an operator"
+    )
+    parser.add_argument("--imdsv2-required", action="store_true", help="give metadata for tokens only")
     parser.add_argument("--request-id", metavar="ID", help="the same id again gives the same VM, not another")
+    parser.add_argument(
+        "--volume",
+        action="append",
+        default=[],
+        metavar="size=SIZE[,KEY=VALUE…]",
+        help="with name=, format=raw|qcow2, fs=ext4, type=memory, store=; may be repeated",
+    )
+    add_policy_options(parser, changing=False)
+    # Everything so far is in a request; those below say how to go about it.
+    known = {action.dest: action.default for action in parser._actions}
+    parser.set_defaults(
+        of_request={name: value for name, value in known.items() if value != argparse.SUPPRESS}
+    )
+    parser.add_argument(
+        "--request",
+        metavar="FILE",
+        help="ask for what is in it, as vm show --as-request prints it; - is standard input",
+    )
     add_wait_options(parser)
 
 
@@ -62,7 +112,13 @@ def add_vm_argument(parser: Parser, *, several: bool = False) -> None:
     parser.add_argument("vm", nargs="+" if several else None, metavar=VM_METAVAR)
 
 
-def create_request(options: argparse.Namespace, user_data: bytes) -> CreateVm:
+def create_request(options: argparse.Namespace, user_data: bytes, now: datetime | None = None) -> CreateVm:
+    missing = [flag for flag in ("name", "image") if getattr(options, flag) is None]
+    if missing:
+        needed = ", ".join(f"--{flag}" for flag in missing)
+        raise Malformed(
+            f"vm create: the following arguments are required: {needed}", hint="see: atoll vm create --help"
+        )
     request_id = options.request_id
     if request_id is not None:
         check_pattern("request_id", request_id, r"[A-Za-z0-9._-]{1,64}", "1 to 64 letters, digits and . _ -")
@@ -74,15 +130,51 @@ def create_request(options: argparse.Namespace, user_data: bytes) -> CreateVm:
             memory_mib=parse_mib("memory", options.memory),
             milli_cpus=parse_milli_cpus("cpus", options.cpus),
             machine_type=MachineType(options.machine_type),
+            console=ConsoleKind(options.console),
             subnet=options.subnet,
             tags=parse_tags(options.tag),
             owner_users=tuple(options.owner_user),
             owner_groups=tuple(options.owner_group),
+            ssh_keys=read_ssh_keys(options.ssh_key),
+            role=options.role,
+            imdsv2_required=options.imdsv2_required,
+            **_policies(options, now),
         ),
         user_data=user_data,
         wait=wait_request(options),
         request_id=request_id,
+        acknowledge=True,
     )
+
+
+def _policies(options: argparse.Namespace, now: datetime | None) -> dict[str, Any]:
+    given = {
+        "restart": options.restart and RestartPolicy(options.restart),
+        "destroy_on_power_down": options.destroy_on_power_down,
+        "protected": options.protect,
+        "expires_at": options.expires and parse_expiry(options.expires, now or clock.now()),
+        "volumes": tuple(parse_volume(text) for text in options.volume) or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def replayed_request(options: argparse.Namespace) -> CreateVm:
+    """The request in a file, under another name if one is given, and waited for as this command says."""
+    for name, default in options.of_request.items():
+        if name not in ("name", "request_id") and getattr(options, name) != default:
+            flag = f"--{name.replace('_', '-')}"
+            raise Malformed(
+                f"vm create: {flag} and --request cannot be combined", hint="change it in the file instead"
+            )
+    text = _read_file(options.request, MAX_REQUEST)
+    try:
+        request = msgspec.json.decode(text, type=CreateVm)
+    except msgspec.MsgspecError as error:
+        raise Malformed(
+            f"request {options.request}: {error}", hint="see: atoll vm show NAME --as-request"
+        ) from None
+    spec = request.spec if options.name is None else structs.replace(request.spec, name=options.name)
+    return CreateVm(spec, request.user_data, wait_request(options), options.request_id, acknowledge=True)
 
 
 def wait_request(options: argparse.Namespace) -> Wait:
@@ -97,7 +189,8 @@ def stop_request(options: argparse.Namespace) -> StopVm:
 
 
 def check_ref(ref: str) -> str:
-    return check_pattern("VM", ref, VM_REF_PATTERN, "an IPv4 address or a name of a-z, 0-9 and '-'")
+    shape = "an IPv4 address or a name of a-z, 0-9 and '-'"
+    return check_pattern("VM", ref, VM_REF_PATTERN, shape, hint="see: atoll vm list")
 
 
 def read_user_data(source: str | None) -> bytes:
@@ -115,6 +208,36 @@ def read_user_data(source: str | None) -> bytes:
     except (OSError, ValueError) as error:
         why = (getattr(error, "strerror", None) or str(error)).lower()
         raise Invalid("user_data", source, why, hint="give the path of a file that you can read") from None
+
+
+def read_ssh_keys(sources: Sequence[str]) -> tuple[str, ...]:
+    """Keys as they are given, and those in files: one to a line, as in a .pub or authorized_keys file."""
+    found: list[str] = []
+    for source in sources:
+        if source.startswith(KINDS):
+            found.append(source.strip())
+            continue
+        try:
+            text = Path(source).expanduser().read_bytes()[: MAX_KEYS * MAX_KEY].decode(errors="replace")
+        except (OSError, ValueError, RuntimeError) as error:
+            why = (getattr(error, "strerror", None) or str(error)).lower()
+            raise Invalid("ssh_key", source[:80], why, hint="give a public key, or a file of them") from None
+        if "PRIVATE KEY" in text:
+            raise Invalid("ssh_key", source, "holds a private key", hint=f"did you mean {source}.pub?")
+        lines = (line.strip() for line in text.splitlines())
+        found += [line for line in lines if line and not line.startswith("#")]
+    return tuple(dict.fromkeys(found))
+
+
+def _read_file(source: str, limit: int) -> bytes:
+    try:
+        if source == "-":
+            return sys.stdin.buffer.read(limit)
+        with open(source, "rb") as file:  # noqa: PTH123 - a name as given, also /dev/fd/63
+            return file.read(limit)
+    except (OSError, ValueError) as error:
+        why = (getattr(error, "strerror", None) or str(error)).lower()
+        raise Invalid("request", source, why, hint="give the path of a file that you can read") from None
 
 
 def _read_limited(file: IO[bytes]) -> bytes:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from atoll.cli.output import Column, View, age, ip_key, joined
 from atoll.model.size import show_mib
+from atoll.model.ssh import comment_of, kind_of
 from atoll.model.vm import VM, VmState
 
 _GREEN, _YELLOW, _RED, _DIM = "32", "33", "31", "2"
@@ -16,6 +17,7 @@ _COLOURS = {
     VmState.DESTROYING: _YELLOW,
     VmState.FAILED_TO_START: _RED,
     VmState.CRASHED: _RED,
+    VmState.DAMAGED: _RED,
     VmState.STOPPED: _DIM,
 }
 
@@ -38,8 +40,11 @@ def vm_view(now: datetime) -> View[VM]:
                 key=lambda vm: now - vm.created_at,
             ),
             Column("mac", lambda vm: vm.mac, wide=True),
+            Column("ip6", lambda vm: vm.ip6 or "-", wide=True),
             Column("driver", lambda vm: vm.driver, wide=True),
+            Column("came", lambda vm: vm.came or "-", wide=True),
             Column("machine", lambda vm: vm.machine_type, wide=True),
+            Column("console", lambda vm: vm.console, wide=True),
             Column("vcpus", lambda vm: str(vm.vcpus), key=lambda vm: vm.vcpus, wide=True),
             Column("subnet", lambda vm: vm.subnet, wide=True),
             Column("owners", _owners, wide=True),
@@ -50,7 +55,13 @@ def vm_view(now: datetime) -> View[VM]:
             Column("instance", lambda vm: vm.instance_id, wide=True),
             Column("digest", lambda vm: vm.image_digest, wide=True),
             Column("user-data", lambda vm: vm.user_data_sha256 or "-", wide=True),
+            Column("role", lambda vm: vm.role or "-", wide=True),
+            Column("keys", _keys, wide=True),
             Column("request", lambda vm: vm.request_id or "-", wide=True),
+            Column("restart", lambda vm: _restart(vm), wide=True),
+            Column("protected", lambda vm: "yes" if vm.protected else "no", wide=True),
+            Column("expires", lambda vm: _moment(vm.expires_at), wide=True),
+            Column("pending", lambda vm: joined(vm.pending), wide=True),
             Column("reason", lambda vm: vm.reason or "-", wide=True),
         ),
     )
@@ -75,5 +86,17 @@ def _owners(vm: VM) -> str:
     return joined([*vm.owner_users, *(f"group {group}" for group in vm.owner_groups)])
 
 
+def _keys(vm: VM) -> str:
+    return joined(comment_of(key) or kind_of(key) for key in vm.ssh_keys)
+
+
 def _volumes(vm: VM) -> str:
-    return joined(f"{volume.format} {show_mib(volume.size_mib)}" for volume in vm.volumes)
+    return joined(f"{volume.name} {volume.format} {show_mib(volume.size_mib)}" for volume in vm.volumes)
+
+
+def _restart(vm: VM) -> str:
+    return f"{vm.restart}, {vm.restarts} so far" if vm.restarts else str(vm.restart)
+
+
+def _moment(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%SZ}" if at is not None else "-"

@@ -6,29 +6,45 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import timedelta
 
 from aiohttp import web
 
 from atoll.api.server import application
 from atoll.drivers.machine import registry
 from atoll.drivers.machine.base import Exit
+from atoll.hypervisor.audit import AuditLog
 from atoll.hypervisor.bootlog import BootLogs
-from atoll.hypervisor.config import Config
+from atoll.hypervisor.config import Config, Roles
+from atoll.hypervisor.control import ControlPort
+from atoll.hypervisor.credentials import Credentials
+from atoll.hypervisor.hotpool import Pooling
 from atoll.hypervisor.http import MAX_BODY, CertificateGate, Handlers
 from atoll.hypervisor.machines import Machines
+from atoll.hypervisor.metadata.guest import Place
+from atoll.hypervisor.metadata.guests import Guests
+from atoll.hypervisor.netboot.library import Library
 from atoll.hypervisor.network.bridges import Bridges
 from atoll.hypervisor.readiness import Board
 from atoll.hypervisor.records import Records
 from atoll.hypervisor.recovery import recover
 from atoll.hypervisor.service import Hypervisor, NodeFacts
+from atoll.hypervisor.stores import Stores
+from atoll.hypervisor.templates import Limits, Templates
+from atoll.hypervisor.utilisation import Meter
 from atoll.identity.access import Operators
+from atoll.identity.brokers import HttpsBroker
+from atoll.identity.issuers import AuthorityIssuer, HttpsIssuer, RoleIssuer
 from atoll.identity.peer import PeerReader
 from atoll.identity.revocations import Revocations
 from atoll.identity.tls import ServerCertificate, server_context
 from atoll.images.store import ImageStore
 from atoll.model.node import Capacity
-from atoll.system import clock, files, host
+from atoll.model.vm import VM
+from atoll.plan.capacity import promised
+from atoll.plan.volumes import total_mib
+from atoll.system import clock, host
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +69,8 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     records.prepare()
     board = Board(clock.monotonic)
     vms = records.load()
+    stores = Stores(config.stores or {"default": config.state / "volumes"}, config.disk_reserve_mib)
+    stores.prepare({ip: record.vm for ip, record in vms.items()}, records.unreadable, records.carried)
     operators = Operators(users=config.operator_users, groups=config.operator_groups)
     service: Hypervisor
 
@@ -60,66 +78,123 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         service.on_exit(ip, exit_)
 
     probe = images.get(config.probe_image)
-    setting = registry.Setting(on_exit, images.path(probe, probe.boot.kernel), config.state)
+    kernel = images.path(probe, probe.boot.kernel)
+    setting = registry.Setting(on_exit, kernel, config.state, config.container_engine)
     drivers = {name: await registry.load(name, setting) for name in config.drivers}
     for driver in drivers.values():
         stack.push_async_callback(driver.close)
     described = {name: await driver.describe() for name, driver in drivers.items()}
+    control = ControlPort(config.port)
+    credentials = _credentials(config.roles, lambda: service.list())
+    if credentials is not None:
+        stack.callback(credentials.close)
     network = Bridges(
         config.service_prefix,
-        lambda mac: service.find_by_mac(mac),
-        lambda ip: service.find_by_ip(ip),
-        lambda vm: service.subnet_of(vm),
-        records.user_data,
+        lambda mac: service.lease_of(mac),
+        Guests(
+            lambda ip: service.guest_at(ip),
+            lambda vm: service.subnet_of(vm),
+            records.user_data,
+            credentials,
+            Place(config.region),
+        ),
+        control.add,
         lambda ip, stage: service.reached(ip, stage),
+        Library(config.state / "tftp", lambda ip: service.boots(ip), images),
+        lambda ip, state: service.leases.note(ip, state),
     )
     stack.push_async_callback(network.close)
+    overheads_mib = {name: info.overhead_mib for name, info in described.items()}
+    templates = Templates(
+        config.state / "templates",
+        Limits(config.templates, config.memory_reserve_mib, config.disk_reserve_mib),
+        drivers,
+        overheads_mib,
+        images,
+        config.cgroup,
+        lambda: service.pool.wake(),
+    )
     machines = Machines(
         drivers,
-        {name: info.overhead_mib for name, info in described.items()},
+        overheads_mib,
         network,
         images,
         config.cgroup,
         records.directory,
         lambda vm: service.subnet_of(vm),
+        templates,
+        max_processes={name: info.max_processes for name, info in described.items()},
+        volume_path=stores.path,
     )
     facts = NodeFacts(
         name=config.name,
         ip=config.ip,
         boot_id=host.boot_id(),
-        total=_capacity(config),
+        total=_capacity(config, stores),
+        cores=host.cores(),
+        overcommit=config.overcommit,
         operators=operators,
         drivers=tuple(described.values()),
+        has_roles=credentials is not None,
     )
-    service = Hypervisor(facts, records, machines, network, images, board, vms)
+    audit = AuditLog(config.state / "audit.jsonl")
+    pooling = Pooling(templates, config.hot_pool, config.memory_reserve_mib)
+    service = Hypervisor(
+        facts, records, machines, network, images, board, vms, pooling=pooling, stores=stores, audit=audit
+    )
+    stack.push_async_callback(service.close)
     await network.serve(service.subnets())
     await recover(service, machines, vms, facts.boot_id, config.cgroup)
+    templates.prepare()
     logs = BootLogs(records.directory)
-    await _listen(config, Handlers(service, records, images, logs), operators, stack)
+    meter = Meter(service.list, machines.group, stores.used_mib)
+    handlers = Handlers(service, records, images, logs, meter, audit)
+    await _listen(config, handlers, operators, control, stack)
     _background(stack, logs.keep_small(lambda: [vm.ip for vm in service.list()]))
+    stack.push_async_callback(service.pool.close)
+    _background(stack, templates.tend())
+    _background(stack, service.pool.tend())
+    if credentials is not None:
+        _background(stack, credentials.keep())
 
 
-def _capacity(config: Config) -> Capacity:
-    """What there is, less what the host keeps for itself."""
-    return Capacity(
-        milli_cpus=host.cores() * 1000,
-        memory_mib=max(0, host.memory_mib()[0] - config.memory_reserve_mib),
-        disk_mib=max(0, files.free_mib(config.state) - config.disk_reserve_mib),
-    )
+def _credentials(roles: Roles | None, vms: Callable[[], Iterable[VM]]) -> Credentials | None:
+    """What keeps the credentials of VMs that have a role, where this node can have any issued."""
+    if roles is None:
+        return None
+    issuer: RoleIssuer
+    if roles.issuer is not None:
+        issuer = HttpsIssuer(roles.issuer)
+    else:
+        assert roles.authority is not None
+        issuer = AuthorityIssuer(roles.authority, timedelta(seconds=roles.lifetime_s))
+    broker = HttpsBroker(roles.broker.url, roles.broker.ca) if roles.broker is not None else None
+    return Credentials(issuer, broker, vms)
+
+
+def _capacity(config: Config, stores: Stores) -> Capacity:
+    """What may be promised: what there is, less what the host keeps for itself, as often as is allowed."""
+    memory_mib = host.memory_mib()[0] - config.memory_reserve_mib
+    return promised(host.cores(), memory_mib, total_mib(stores.spaces), config.overcommit)
 
 
 async def _listen(
-    config: Config, handlers: Handlers, operators: Operators, stack: contextlib.AsyncExitStack
+    config: Config,
+    handlers: Handlers,
+    operators: Operators,
+    control: ControlPort,
+    stack: contextlib.AsyncExitStack,
 ) -> None:
     pki = config.pki
     context = server_context(pki.certificate, pki.key, pki.ca)
     peers = PeerReader(pki.ca.read_bytes(), Revocations(pki.crl, pki.ca))
-    gate = CertificateGate(peers, operators)
+    gate = CertificateGate(peers, operators, handlers.auditor.denied)
     runner = web.AppRunner(application(handlers.bound(), gate, MAX_BODY), access_log=None, shutdown_timeout=1)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     for address in config.listen:
         await web.TCPSite(runner, address, config.port, ssl_context=context, reuse_address=True).start()
+    await control.open(runner, context)
     _background(stack, _reload(ServerCertificate(context, pki.certificate, pki.key)))
 
 

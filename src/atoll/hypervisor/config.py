@@ -7,8 +7,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from atoll.errors import HostFailure, Malformed
-from atoll.model.checks import check_ip, check_name
+from atoll.errors import HostFailure, Invalid, Malformed
+from atoll.identity.issuers import HttpsService
+from atoll.identity.roles import LIFETIME, MAX_LIFETIME
+from atoll.model.checks import check_ip, check_name, check_range
+from atoll.model.node import Overcommit
 
 
 class Pki(Struct, frozen=True):
@@ -18,6 +21,22 @@ class Pki(Struct, frozen=True):
     crl: Path
     certificate: Path
     key: Path
+
+
+class Roles(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who issues the credentials of VMs that have a role: the CA in a directory, or a service."""
+
+    authority: Path | None = None
+    """The directory of a CA on this machine. A signer process reads its key; the agent does not."""
+    issuer: HttpsService | None = None
+    broker: HttpsService | None = None
+    """Who turns a role into credentials of a public cloud."""
+    lifetime_s: int = int(LIFETIME.total_seconds())
+
+    def __post_init__(self) -> None:
+        if (self.authority is None) == (self.issuer is None):
+            raise Invalid("roles", "authority and issuer", "one of them is needed, and only one")
+        check_range("lifetime_s", self.lifetime_s, 1, int(MAX_LIFETIME.total_seconds()), "seconds")
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,16 +56,33 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     listen: tuple[str, ...] = ("0.0.0.0",)
     port: int = 6976
     drivers: tuple[str, ...] = ("qemu",)
+    container_engine: Path = Path("/run/docker.sock")
+    """The socket of the engine that runs the VMs of kind `docker`."""
     probe_image: str = "appliance"
     """Its kernel is what accelerators are tried with."""
     operator_users: tuple[str, ...] = ()
     operator_groups: tuple[str, ...] = ()
     memory_reserve_mib: int = 512
     disk_reserve_mib: int = 512
+    stores: dict[str, Path] = {}
+    """Directories for volumes, by name; none: one of its own, called default."""
+    overcommit: Overcommit = Overcommit()
+    templates: int = 8
+    """How many templates are kept, from which VMs are forked; 0: every VM boots."""
+    hot_pool: int = 0
+    """How many copies of one template may run ahead of demand; 0: none."""
+    roles: Roles | None = None
+    """None: no VM here can have a role."""
+    region: str = "atoll-1"
+    """What tools made for public clouds are told when they ask where they are."""
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
         check_ip("ip", self.ip)
+        for store in self.stores:
+            check_name("store", store)
+        check_range("templates", self.templates, 0, 1000)
+        check_range("hot_pool", self.hot_pool, 0, 1000)
 
 
 def load(path: Path) -> Config:

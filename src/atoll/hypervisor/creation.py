@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+import uuid
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from atoll.api.hypervisor import CreateVm
 from atoll.errors import Conflict, Denied, Invalid
 from atoll.identity.access import Operators, check_owners_given, check_subnet
+from atoll.identity.roles import check_role_given
 from atoll.model.identity import Identity
 from atoll.model.image import Image
 from atoll.model.network import Address, Subnet
 from atoll.model.node import Capacity
-from atoll.model.vm import VM, VmSpec, VmState, vcpus_for
-from atoll.model.volume import Volume, VolumeFormat
+from atoll.model.vm import VM, ConsoleKind, VmSpec, VmState, vcpus_for
+from atoll.model.volume import Volume, VolumeFormat, VolumeSpec, VolumeType
 from atoll.plan import capacity
 from atoll.plan.addresses import Given, choose, free_addresses
+from atoll.plan.volumes import Space, place
 
 
 class Room(Struct, frozen=True):
@@ -33,6 +36,32 @@ class Room(Struct, frozen=True):
     """Addresses that are in use."""
     freed: dict[str, int]
     """When addresses were given back, as a count: the later the larger."""
+    has_roles: bool = False
+    """Somebody issues credentials for the roles of VMs here."""
+    cores: int = 0
+    """Those of the host; none given: as many as there are CPUs to promise."""
+    spaces: tuple[Space, ...] = ()
+    """Stores for volumes."""
+    disk_kinds: frozenset[str] = frozenset()
+    """Kinds of machine that take disks."""
+    screen_kinds: frozenset[str] = frozenset()
+    """Kinds of machine that can have a screen."""
+
+    @property
+    def vcpus(self) -> int:
+        """The most virtual CPUs that a VM can have."""
+        return self.cores or self.total.milli_cpus // 1000
+
+    @property
+    def volumes(self) -> tuple[Volume, ...]:
+        return tuple(volume for vm in self.vms for volume in vm.volumes)
+
+
+def new_instance_id(spec: VmSpec) -> str:
+    """A UUID. Where metadata needs tokens it begins as those of EC2 do, by which cloud-init knows to ask for
+    one."""
+    made = str(uuid.uuid4())
+    return f"ec2{made[3:]}" if spec.imdsv2_required else made
 
 
 def plan_vm(
@@ -46,6 +75,13 @@ def plan_vm(
             f"VM {spec.name}: there is one of this name", hint="choose another name, or destroy it first"
         )
     check_owners_given(identity, spec.owner_users, room.operators)
+    if spec.role is not None:
+        check_role_given(identity, spec.role, room.operators)
+        if not room.has_roles:
+            raise Conflict(
+                f"VM {spec.name}: role {spec.role}: nobody issues credentials for roles on {room.node}",
+                hint="name an issuer in the agent's configuration: roles",
+            )
     subnet, address = _address(spec, identity, room)
     vm = VM(
         ip=address.ip,
@@ -57,21 +93,65 @@ def plan_vm(
         image_digest=image.digest,
         memory_mib=spec.memory_mib,
         milli_cpus=spec.milli_cpus,
-        vcpus=vcpus_for(spec.milli_cpus, room.total.milli_cpus // 1000),
+        vcpus=vcpus_for(spec.milli_cpus, room.vcpus),
         machine_type=spec.machine_type,
         subnet=subnet.id,
+        ip6=subnet.ip6_of(address.mac),
         owner_users=spec.owner_users or (identity.user,),
         owner_groups=spec.owner_groups,
         tags=spec.tags,
         created_at=now,
         instance_id=instance_id,
         ready={},
-        volumes=(Volume(VolumeFormat.MEMORY, 0),),
+        volumes=(Volume(VolumeFormat.MEMORY, 0, type=VolumeType.MEMORY), *_as_asked(spec.volumes)),
         user_data_sha256=hashlib.sha256(request.user_data).hexdigest() if request.user_data else "",
         request_id=request.request_id or "",
+        ssh_keys=spec.ssh_keys,
+        role=spec.role,
+        imdsv2_required=spec.imdsv2_required,
+        restart=spec.restart,
+        destroy_on_power_down=spec.destroy_on_power_down,
+        protected=spec.protected,
+        expires_at=check_expiry(spec.expires_at, now),
+        console=spec.console,
     )
-    capacity.check_fits(capacity.demand(vm), capacity.free(room.total, room.vms), room.node)
-    return vm
+    doing = f"creating a VM on {room.node}"
+    capacity.check_fits(capacity.demand(vm), capacity.free(room.total, room.vms), doing)
+    check_disks(vm, room.disk_kinds)
+    check_screen(vm, room.screen_kinds)
+    placed = place(spec.volumes, room.spaces, room.volumes, vm.volumes[:1])
+    return structs.replace(vm, volumes=(vm.volumes[0], *placed))
+
+
+def _as_asked(specs: Sequence[VolumeSpec]) -> list[Volume]:
+    """What they count for, wherever they come to be."""
+    return [Volume(spec.format, spec.size_mib, spec.name or "", spec.fs, spec.type) for spec in specs]
+
+
+def check_disks(vm: VM, kinds: Collection[str]) -> None:
+    """Refuse volumes for a kind of machine that has no disks."""
+    if len(vm.volumes) > 1 and vm.driver not in kinds:
+        raise Conflict(
+            f"VM {vm.name}: machines of kind {vm.driver} take no volumes",
+            hint=f"these do: {', '.join(sorted(kinds)) or 'none on this node'}",
+        )
+
+
+def check_screen(vm: VM, kinds: Collection[str]) -> None:
+    """Refuse a screen for a kind of machine that has none."""
+    if vm.console is ConsoleKind.VNC and vm.driver not in kinds:
+        raise Conflict(
+            f"VM {vm.name}: machines of kind {vm.driver} have no screen",
+            hint=f"these do: {', '.join(sorted(kinds)) or 'none on this node'}; others have a serial console",
+        )
+
+
+def check_expiry(expires_at: datetime | None, now: datetime) -> datetime | None:
+    if expires_at is not None and expires_at <= now:
+        raise Invalid(
+            "expires_at", f"{expires_at:%Y-%m-%d %H:%M:%SZ}", "has passed", hint="name a later moment"
+        )
+    return expires_at
 
 
 def _check_image(spec: VmSpec, image: Image) -> None:
@@ -80,10 +160,14 @@ def _check_image(spec: VmSpec, image: Image) -> None:
             f"image {image.name}: is not for driver {spec.driver}",
             hint=f"it suits: {', '.join(image.kinds)}",
         )
-    if spec.memory_mib < image.min_memory_mib:
+    check_memory(spec.memory_mib, image)
+
+
+def check_memory(memory_mib: int, image: Image) -> None:
+    if memory_mib < image.min_memory_mib:
         raise Invalid(
             "memory_mib",
-            spec.memory_mib,
+            memory_mib,
             f"is less than image {image.name} needs",
             hint=f"give it {image.min_memory_mib}MiB",
         )

@@ -44,6 +44,7 @@ class Events:
                 node, vms = self._state()
                 epoch, sequence = self.epoch, self._sequence
                 yield Event(EventKind.STATE, epoch, sequence, self._clock(), node=node, vms=vms)
+                continue
             for event in [event for event in self._kept if event.sequence > sequence]:
                 sequence = event.sequence
                 yield event

@@ -16,6 +16,8 @@ from atoll.model.vm import VM, VmState
 
 PATIENCE_S = 2.0
 ATTEMPT_S = 0.25
+CONVERSE_S = 1.0
+AGAIN_S = 0.02
 PAUSE_S = 0.004
 
 Answers = Callable[[str, int], Awaitable[bool]]
@@ -30,6 +32,19 @@ async def answers(ip: str, port: int) -> bool:
         return False
     writer.close()
     return True
+
+
+async def converse(ip: str, port: int) -> bool:
+    """Whether something answers there, asked as a browser would."""
+    try:
+        async with asyncio.timeout(CONVERSE_S):
+            reader, writer = await asyncio.open_connection(ip, port)
+            writer.write(b"GET / HTTP/1.0\r\n\r\n")
+            answered = await reader.read(1)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return bool(answered)
 
 
 class Follower:
@@ -105,6 +120,22 @@ class Follower:
             await self._board.changed(ip, PATIENCE_S)
             if self._board.stages(ip) == before:
                 break
-        while not await self._answers(ip, int(stage.removeprefix("port:"))):  # noqa: ASYNC110 - no event tells
-            await asyncio.sleep(PAUSE_S)
+        await self._until_answered(ip, int(stage.removeprefix("port:")))
         self._board.reach(ip, stage)
+
+    async def _until_answered(self, ip: str, port: int) -> None:
+        # A guest that was just given its address loses the first packets, and TCP repeats one only after a
+        # second: so another attempt joins those under way, and the first that succeeds counts.
+        attempts: set[asyncio.Task[bool]] = set()
+        try:
+            while True:
+                attempts.add(asyncio.ensure_future(self._answers(ip, port)))
+                done, attempts = await asyncio.wait(
+                    attempts, timeout=AGAIN_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                if any(attempt.result() for attempt in done):
+                    return
+                await asyncio.sleep(PAUSE_S)
+        finally:
+            for attempt in attempts:
+                attempt.cancel()

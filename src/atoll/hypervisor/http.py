@@ -9,7 +9,7 @@ from typing import Any
 from atoll import __version__
 from atoll.api import hypervisor as routes
 from atoll.api.access import Access
-from atoll.api.hypervisor import AddAddress, CreateVm, Health, Progress, Since, StopVm, Wait
+from atoll.api.hypervisor import AddAddress, Attach, CreateVm, Follow, Health, Progress, Since, StopVm, Wait
 from atoll.api.openapi import document
 from atoll.api.route import (
     Bound,
@@ -22,62 +22,94 @@ from atoll.api.route import (
     bind_socket,
     bind_stream,
 )
-from atoll.errors import NotFound
+from atoll.errors import AtollError, NotFound
+from atoll.hypervisor.audit import AuditLog, Auditor
 from atoll.hypervisor.bootlog import BootLogs
 from atoll.hypervisor.consoles import Consoles
+from atoll.hypervisor.keyboard import Seat, check_taker
 from atoll.hypervisor.records import Records
+from atoll.hypervisor.relay import relay
 from atoll.hypervisor.service import Hypervisor
+from atoll.hypervisor.upkeep import Upkeep
+from atoll.hypervisor.utilisation import Meter
 from atoll.identity.access import Operators, check_route
 from atoll.identity.peer import PeerReader
 from atoll.images.store import ImageStore
-from atoll.model.checks import check_pattern
+from atoll.model.checks import check_ip, check_pattern
 from atoll.model.event import Event
 from atoll.model.identity import Identity
 from atoll.model.image import Image
+from atoll.model.lease import Lease, Reservation
 from atoll.model.network import Subnet
 from atoll.model.node import Node
 from atoll.model.vm import VM
 from atoll.system import clock
 
-MAX_BODY = 2 << 20
+# As much as the largest of our requests: the 65,536 addresses of a /16.
+MAX_BODY = 4 << 20
 _NOBODY = Identity(user="anonymous")
+
+Denied = Callable[[Route[Any, Any], Identity, AtollError], None]
 
 
 class CertificateGate:
     """Admits callers by their certificate, and to the routes that it opens."""
 
-    def __init__(self, peers: PeerReader, operators: Operators) -> None:
+    def __init__(self, peers: PeerReader, operators: Operators, denied: Denied | None = None) -> None:
+        """`denied` is told of callers that are known and turned away."""
         self._peers = peers
         self._operators = operators
+        self._denied = denied
 
     def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
         if route.access is Access.PUBLIC:
             return _NOBODY
         identity = self._peers.identity(certificate, clock.now())
-        check_route(route.access, route.name, identity, self._operators)
+        try:
+            check_route(route.access, route.name, identity, self._operators)
+        except AtollError as error:
+            if self._denied is not None:
+                self._denied(route, identity, error)
+            raise
         return identity
 
 
 class Handlers:
     """One method per route."""
 
-    def __init__(self, service: Hypervisor, records: Records, images: ImageStore, logs: BootLogs) -> None:
+    def __init__(
+        self,
+        service: Hypervisor,
+        records: Records,
+        images: ImageStore,
+        logs: BootLogs,
+        meter: Meter,
+        audit: AuditLog,
+    ) -> None:
+        self.auditor = Auditor(audit, service.find)
+        self._upkeep = Upkeep(service, meter, audit, self._owned)
         self._service = service
         self._records = records
         self._images = images
         self._logs = logs
-        self._consoles = Consoles()
-        self._document = document(
-            "Atoll Hypervisor", __version__, routes.ROUTES, {"vm": routes.VM_REF_PATTERN}
-        )
+        self._consoles = Consoles(logs)
+        self._document = document("Atoll Hypervisor", __version__, routes.ROUTES, routes.PARAMETERS)
 
     def bound(self) -> tuple[Bound, ...]:
+        return self.auditor.watch((*self._bound(), *self._upkeep.bound()))
+
+    def _bound(self) -> tuple[Bound, ...]:
         return (
             bind(routes.HEALTH, self.health),
             bind(routes.OPENAPI, self.openapi),
             bind(routes.NODE_SHOW, self.node),
+            bind(routes.NODE_DRAIN, self.drain),
+            bind(routes.NODE_UNDRAIN, self.undrain),
             bind(routes.NODE_ADD_SUBNET, self.add_subnet),
             bind(routes.NODE_ADD_ADDRESS, self.add_address),
+            bind(routes.NODE_ADD_LEASE, self.add_lease),
+            bind(routes.NODE_DELETE_LEASE, self.delete_lease),
+            bind_stream(routes.LEASE_LIST, self.leases),
             bind(routes.IMAGE_LIST, self.images),
             bind(routes.VM_LIST, self.list),
             bind_stream(routes.VM_CREATE, self.create),
@@ -89,6 +121,7 @@ class Handlers:
             bind_download(routes.VM_LOG, self.log),
             bind_download(routes.VM_USER_DATA, self.user_data),
             bind_socket(routes.VM_CONSOLE, self.console),
+            bind_socket(routes.VM_VNC, self.vnc),
             bind_stream(routes.EVENTS, self.events),
         )
 
@@ -101,11 +134,29 @@ class Handlers:
     async def node(self, call: Call[None, None]) -> Node:
         return self._service.node()
 
+    async def drain(self, call: Call[None, None]) -> Node:
+        return await self._service.drain(True)
+
+    async def undrain(self, call: Call[None, None]) -> Node:
+        return await self._service.drain(False)
+
     async def add_subnet(self, call: Call[Subnet, None]) -> Node:
         return await self._service.add_subnet(call.body)
 
     async def add_address(self, call: Call[AddAddress, None]) -> Node:
         return await self._service.add_addresses(call.body.subnet, call.body.addresses)
+
+    async def add_lease(self, call: Call[Reservation, None]) -> Node:
+        return await self._service.add_lease(call.body)
+
+    async def delete_lease(self, call: Call[None, None]) -> None:
+        await self._service.delete_lease(check_ip("ip", call.params["ip"]))
+
+    async def leases(self, call: Call[None, Follow]) -> AsyncIterator[Lease | Done[None]]:
+        async with aclosing(self._service.leases.read(call.query.follow)) as leases:
+            async for lease in leases:
+                yield lease
+        yield Done(None)
 
     async def images(self, call: Call[None, None]) -> tuple[Image, ...]:
         return self._images.list()
@@ -141,12 +192,26 @@ class Handlers:
     async def user_data(self, call: Call[None, None]) -> AsyncIterator[bytes]:
         yield self._records.user_data(self._owned("vm.user-data", call).ip)
 
-    async def console(self, call: Call[None, None]) -> Callable[[ByteSocket], Awaitable[None]]:
-        vm = self._owned("vm.console", call)
+    async def console(self, call: Call[None, Attach]) -> Callable[[ByteSocket], Awaitable[None]]:
+        vm, how = self._owned("vm.console", call), call.query
         self._service.check_console(vm)
+        if how.take:
+            check_taker(call.identity, vm)
+        seat = Seat(call.identity.user, watches=how.watch)
 
         async def talk(socket: ByteSocket) -> None:
-            await self._consoles.attach(vm.ip, lambda: self._service.console(vm), socket)
+            await self._consoles.attach(
+                vm.ip, lambda: self._service.console(vm), seat, socket, take=how.take, history=how.history
+            )
+
+        return talk
+
+    async def vnc(self, call: Call[None, None]) -> Callable[[ByteSocket], Awaitable[None]]:
+        vm = self._owned("vm.vnc", call)
+        self._service.check_display(vm)
+
+        async def talk(socket: ByteSocket) -> None:
+            await relay(await self._service.display(vm), socket)
 
         return talk
 

@@ -12,11 +12,15 @@ from typing import Any
 
 from msgspec import structs
 
-from atoll.errors import NotFound
-from atoll.hypervisor.records import Record, Records
+from atoll.errors import Conflict, NotFound
+from atoll.hypervisor.records import Record, Records, moved
 from atoll.model.event import EventKind
-from atoll.model.vm import VM
-from atoll.plan.recovery import Want
+from atoll.model.lifecycle import DOWN
+from atoll.model.vm import VM, VmState
+from atoll.system import steps
+
+_FRESH = DOWN | {VmState.STARTING}
+_OF_RECORD = frozenset(Record.__struct_fields__) - {"vm"}
 
 
 class Inventory:
@@ -33,16 +37,21 @@ class Inventory:
         self._locks: dict[str, asyncio.Lock] = {}
         self.freed: dict[str, int] = {}
         """Addresses that were given back; the later, the larger the number."""
+        self.reserved: Callable[[], frozenset[str]] = frozenset
+        """Addresses that are set aside for what is no VM yet."""
 
     def list(self) -> tuple[VM, ...]:
         return tuple(record.vm for record in self._vms.values())
 
     def show(self, reference: str) -> VM:
         """The VM of this IP or name."""
-        vm = self.find_by_ip(reference) or next((vm for vm in self.list() if vm.name == reference), None)
+        vm = self.find(reference)
         if vm is None:
             raise self._none_such(reference)
         return vm
+
+    def find(self, reference: str) -> VM | None:
+        return self.find_by_ip(reference) or next((vm for vm in self.list() if vm.name == reference), None)
 
     def record(self, vm: VM) -> Record:
         """What is kept of this very VM now: its address may have been given to another one since."""
@@ -60,9 +69,13 @@ class Inventory:
         now = self.find_by_ip(vm.ip)
         return now is not None and now.instance_id == vm.instance_id
 
+    def records(self) -> tuple[Record, ...]:
+        return tuple(self._vms.values())
+
     def held(self) -> frozenset[str]:
         """Addresses that something on this node uses, or may use."""
-        return self._store.unreadable | self._vms.keys()
+        coming = {record.moving.ip for record in self._vms.values() if record.moving is not None}
+        return self._store.unreadable | self._vms.keys() | coming | self.reserved()
 
     def find_by_ip(self, ip: str) -> VM | None:
         record = self._vms.get(ip)
@@ -94,28 +107,52 @@ class Inventory:
     def save(self, vm: VM) -> None:
         self._store.write(self.record(vm))
 
-    def update(
-        self,
-        vm: VM,
-        *,
-        want: Want | None = None,
-        committed: bool | None = None,
-        boot_id: str | None = None,
-        **changes: Any,
-    ) -> VM:
-        """Change a VM's record: on disk first, then in memory, then told."""
+    def update(self, vm: VM, **changes: Any) -> VM:
+        """Change what is kept of a VM, its own fields and those of its record: on disk, in memory, then told."""
         record = self.record(vm)
+        if record.vm.state is VmState.DAMAGED and changes.get("state") is not VmState.DESTROYING:
+            # A write would replace what may still be mended.
+            raise Conflict(f"VM {vm.name}: {record.vm.reason}", hint=f"mend it, or: atoll vm destroy {vm.ip}")
         if "state" in changes:
             changes.setdefault("reason", "")
-        record = Record(
-            vm=structs.replace(record.vm, **changes),
-            want=record.want if want is None else want,
-            committed=record.committed if committed is None else committed,
-            boot_id=record.boot_id if boot_id is None else boot_id,
-        )
+        if changes.get("state") in _FRESH:
+            # Nothing runs, or it is started as its VM says: nothing waits any more.
+            changes |= {"running": None, "pending": ()}
+        kept = {name: changes.pop(name) for name in _OF_RECORD & changes.keys()}
+        record = structs.replace(record, vm=structs.replace(record.vm, **changes), **kept)
         self._store.write(record)
         self._vms[vm.ip] = record
         self._changed(EventKind.CHANGED, record.vm)
+        return record.vm
+
+    def move(self, vm: VM, to: VM, carry: Callable[[str, str], None]) -> VM:
+        """Give a VM another address. `carry` takes what is kept elsewhere from the old to the new one.
+
+        The new address is its own from the first write on, the old one free after the last; killed in between,
+        it is at the one that its directory is at.
+        """
+        self.update(vm, moving=to)
+        steps.step("move.noted")
+        record = self.record(vm)
+        last = record.vm
+        try:
+            carry(last.ip, to.ip)
+            steps.step("move.carried")
+            self._store.move(record)
+            steps.step("move.renamed")
+        except BaseException:
+            carry(to.ip, last.ip)
+            self.update(vm, moving=None)
+            raise
+        record = moved(record)
+        self._store.write(record)
+        steps.step("move.recorded")
+        del self._vms[last.ip], self._ip_by_mac[last.mac]
+        self._vms[to.ip] = record
+        self._ip_by_mac[to.mac] = to.ip
+        self._free(last.ip)
+        self._changed(EventKind.DESTROYED, last)
+        self._changed(EventKind.CREATED, record.vm)
         return record.vm
 
     def forget(self, vm: VM) -> None:
@@ -124,8 +161,11 @@ class Inventory:
         self._store.discard(vm.ip)
         del self._vms[vm.ip], self._ip_by_mac[vm.mac]
         self._locks.pop(vm.instance_id, None)
-        self.freed[vm.ip] = max(self.freed.values(), default=0) + 1
+        self._free(vm.ip)
         self._changed(EventKind.DESTROYED, last)
+
+    def _free(self, ip: str) -> None:
+        self.freed[ip] = max(self.freed.values(), default=0) + 1
 
     def _none_such(self, reference: str) -> NotFound:
         return NotFound(f"VM {reference!r}: there is none on {self._node}", hint="see: atoll vm list")

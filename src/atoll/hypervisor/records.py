@@ -1,32 +1,38 @@
 """What this node keeps on disk: one directory per VM, and the addresses it was given.
 
-    <state>/node.json               subnets and addresses given to the node
-    <state>/vms/<ip>/vm.json        the record: what the VM is, and what was last asked of it
-    <state>/vms/<ip>/user-data      beside it sockets and logs of its driver
-    <state>/trash/                  directories on their way out; emptied at start-up
+    <state>/node.json                   subnets and addresses given to the node; node.json.copy is the same
+    <state>/vms/<ip>/vm.json            the record: what the VM is, and what was last asked of it
+    <state>/vms/<ip>/user-data-<hash>   the user data, and what it was before; beside it sockets and logs
+    <state>/trash/                      directories on their way out; emptied at start-up
 
-Effects: durable files. A record is there before anything of its VM is, and goes after all of it has.
+Effects: durable files. A record is there before anything of its VM is, and goes after all of it has. Which user
+data counts is what the record says: one write of it changes both. A record that cannot be read makes a damaged VM.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from atoll.errors import AtollError, HostFailure
-from atoll.model.vm import MAX_USER_DATA, VM
+from atoll.model.checks import check_ip
+from atoll.model.network import mac_for
+from atoll.model.vm import MAX_USER_DATA, UNKNOWN_DRIVER, VM, MachineType, VmState
 from atoll.plan.addresses import Given
 from atoll.plan.recovery import Want
-from atoll.system import files
+from atoll.system import files, steps
 
 log = logging.getLogger(__name__)
 
 MAX_RECORD = 1 << 20
 MAX_GIVEN = 64 << 20
+_USER_DATA = "user-data-"
 _UNREADABLE = (msgspec.MsgspecError, AtollError, OSError, UnicodeDecodeError)
 
 
@@ -38,6 +44,14 @@ class Record(Struct, frozen=True):
     committed: bool
     boot_id: str
     """The boot of the host in which it was last started."""
+    restart_at: datetime | None = None
+    """When it is to be started again by itself."""
+    restarted_at: tuple[datetime, ...] = ()
+    """When it was, lately."""
+    acknowledge_by: datetime | None = None
+    """It is undone at this moment unless its creator says that it was told."""
+    moving: VM | None = None
+    """What it is on its way to be, at another address. Both addresses are its own meanwhile."""
 
 
 class Records:
@@ -47,6 +61,9 @@ class Records:
         self._state = state
         self._vms = state / "vms"
         self._trash = state / "trash"
+        self._user_data: dict[str, str] = {}
+        self.carried: dict[str, str] = {}
+        """VMs whose move was cut short: what is kept of them elsewhere may be at that other address."""
         self.unreadable: frozenset[str] = frozenset()
         """Addresses whose records could not be read: nobody knows what uses them, so nobody else may."""
 
@@ -62,24 +79,37 @@ class Records:
         return self._vms / ip
 
     def given(self) -> Given:
-        path = self._state / "node.json"
-        if not path.exists():
-            return Given()
-        try:
-            return msgspec.json.decode(files.read_limited(path, MAX_GIVEN), type=Given)
-        except _UNREADABLE as error:
+        """What the node was given. One of two copies is enough: the first is never behind what was acknowledged."""
+        failure = ""
+        for path in self._given_paths():
+            try:
+                return msgspec.json.decode(files.read_limited(path, MAX_GIVEN), type=Given)
+            except FileNotFoundError:
+                continue
+            except _UNREADABLE as error:
+                log.error("%s cannot be read: %s", path, error)
+                failure = failure or f"reading {path}: {error}"
+        if failure:
             raise HostFailure(
-                f"reading {path}: {error}",
-                hint="restore it, or remove it and add subnets and addresses again",
-            ) from None
+                f"{failure}; its copy cannot be read either",
+                hint="restore one of them from a backup; VMs run on meanwhile",
+            )
+        return Given()
 
     def write_given(self, given: Given) -> None:
-        files.write_durably(self._state / "node.json", msgspec.json.encode(given))
+        # The copy first: whichever of them is read later, it is not older than what was acknowledged.
+        for path in reversed(self._given_paths()):
+            files.write_durably(path, msgspec.json.encode(given))
+
+    def _given_paths(self) -> tuple[Path, Path]:
+        return self._state / "node.json", self._state / "node.json.copy"
 
     def write(self, record: Record) -> None:
         directory = self.directory(record.vm.ip)
         files.make_dirs(directory, 0o711)
         files.write_durably(directory / "vm.json", msgspec.json.encode(record))
+        if self._user_data.get(record.vm.ip) != record.vm.user_data_sha256:
+            self._settle_user_data(record.vm)
 
     def load(self) -> dict[str, Record]:
         """All records that can be read. A directory without one is left of a killed create: it goes."""
@@ -92,33 +122,115 @@ class Records:
                 continue
             files.remove_leftovers(directory)
             try:
-                records[directory.name] = _read(path)
+                record = self._settle(directory, _read(path))
+                records[record.vm.ip] = record
+                self._settle_user_data(record.vm)
             except _UNREADABLE as error:
                 log.error("record %s cannot be read and is left alone: %s", path, error)
                 unreadable.add(directory.name)
+                damaged = self._damaged(directory, error)
+                if damaged is not None:
+                    records[directory.name] = damaged
         self.unreadable = frozenset(unreadable)
         return records
 
     def discard(self, ip: str) -> None:
         """Remove the directory of a VM: out of sight in one step, then for good."""
         directory = self.directory(ip)
+        self.unreadable -= {ip}
         if directory.exists():
             grave = self._trash / f"{ip}.{uuid.uuid4().hex}"
             directory.rename(grave)
             files.sync_dir(self._vms)
+            steps.step("discard.renamed")
             files.remove_tree(grave)
+            steps.step("discard.removed")
+
+    def _damaged(self, directory: Path, error: Exception) -> Record | None:
+        """What stands for a VM of which nothing can be read; None when its directory is not that of any."""
+        try:
+            ip = check_ip("ip", directory.name)
+            given = self.given()
+            written_at = datetime.fromtimestamp((directory / "vm.json").stat().st_mtime, UTC)
+        except _UNREADABLE:
+            return None
+        return damaged(ip, given, written_at, f"its record {directory / 'vm.json'} cannot be read: {error}")
+
+    def move(self, record: Record) -> None:
+        """The directory of a VM goes to the address that the record says it moves to. The write of it follows."""
+        assert record.moving is not None
+        self.discard(record.moving.ip)
+        self.directory(record.vm.ip).rename(self.directory(record.moving.ip))
+        files.sync_dir(self._vms)
+
+    def _settle(self, directory: Path, record: Record) -> Record:
+        """A move that was under way is over where the directory is."""
+        if record.moving is None:
+            return record
+        arrived = directory.name == record.moving.ip
+        settled = moved(record) if arrived else structs.replace(record, moving=None)
+        self.carried[settled.vm.ip] = record.vm.ip if arrived else record.moving.ip
+        self.write(settled)
+        return settled
 
     def write_user_data(self, ip: str, data: bytes) -> None:
+        """Keep it. It counts once the record names its hash."""
         files.make_dirs(self.directory(ip), 0o711)
-        files.write_durably(self.directory(ip) / "user-data", data)
+        files.write_durably(self._user_data_path(ip, hashlib.sha256(data).hexdigest()), data)
 
     def user_data(self, ip: str) -> bytes:
-        path = self.directory(ip) / "user-data"
+        """What counts now."""
+        path = self._user_data_path(ip, self._user_data.get(ip, ""))
         return files.read_limited(path, MAX_USER_DATA) if path.exists() else b""
+
+    def _user_data_path(self, ip: str, sha256: str) -> Path:
+        return self.directory(ip) / f"{_USER_DATA}{sha256}"
+
+    def _settle_user_data(self, vm: VM) -> None:
+        """What the record names is all that is kept."""
+        self._user_data[vm.ip] = vm.user_data_sha256
+        named = {f"{_USER_DATA}{sha256}" for sha256 in (vm.user_data_sha256, vm.previous_user_data_sha256)}
+        for path in self.directory(vm.ip).glob(f"{_USER_DATA}*"):
+            if path.name not in named:
+                files.remove_tree(path)
+
+
+def moved(record: Record) -> Record:
+    """The record of a VM that has arrived at its new address. Pure."""
+    assert record.moving is not None
+    return structs.replace(record, vm=record.moving, moving=None)
+
+
+def damaged(ip: str, given: Given, written_at: datetime, why: str) -> Record:
+    """The record of a VM of which no more is known than its address. Pure."""
+    places = ((subnet, one) for subnet, some in given.addresses.items() for one in some if one.ip == ip)
+    subnet, mac = next(((subnet, one.mac) for subnet, one in places), ("unknown", mac_for(ip)))
+    vm = VM(
+        ip=ip,
+        mac=mac,
+        name=f"damaged-{ip.replace('.', '-')}",
+        state=VmState.DAMAGED,
+        driver=UNKNOWN_DRIVER,
+        image="",
+        image_digest="",
+        memory_mib=0,
+        milli_cpus=0,
+        vcpus=0,
+        machine_type=MachineType.AUTO,
+        subnet=subnet,
+        owner_users=(),
+        owner_groups=(),
+        tags={},
+        created_at=written_at,
+        instance_id=str(uuid.uuid5(uuid.NAMESPACE_URL, f"atoll:damaged:{ip}")),
+        ready={},
+        reason=f"{why}; restore it and restart the agent, or: atoll vm destroy {ip}",
+    )
+    return Record(vm, Want.RUNNING, committed=True, boot_id="")
 
 
 def _read(path: Path) -> Record:
     record = msgspec.json.decode(files.read_limited(path, MAX_RECORD), type=Record)
-    if record.vm.ip != path.parent.name:
+    if path.parent.name not in (record.vm.ip, record.moving.ip if record.moving else ""):
         raise HostFailure(f"it is that of {record.vm.ip}")
     return record

@@ -13,10 +13,11 @@ from atoll.drivers.machine.base import Exit, Seen
 from atoll.errors import AtollError
 from atoll.hypervisor.machines import Machines
 from atoll.hypervisor.records import Record
-from atoll.hypervisor.service import DOWN, Hypervisor
-from atoll.model.vm import VM
+from atoll.hypervisor.service import Hypervisor
+from atoll.model.lifecycle import DOWN
+from atoll.model.vm import VM, VmState
 from atoll.plan.recovery import Step, step
-from atoll.system import cgroups
+from atoll.system import cgroups, steps
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +29,19 @@ async def recover(
     # Looked for all at once, since a monitor may be slow to answer; handled in turn, since a start costs CPU.
     vms = list(records.values())
     seen = await asyncio.gather(*(machines.seen(record.vm) for record in vms), return_exceptions=True)
+    steps.step("recovery.seen")
     for record, found in zip(vms, seen, strict=True):
         await _recover_one(service, record, found, boot_id)
+        steps.step("recovery.one")
+    await service.sweep()
+    service.begin()
+    steps.step("recovery.begun")
     for orphan in cgroups.children(cgroup) - service.held():
         log.warning("cgroup %s/%s belongs to no VM: removed", cgroup, orphan)
         cgroups.kill_all(f"{cgroup}/{orphan}")
         cgroups.remove(f"{cgroup}/{orphan}")
+        await service.clear(orphan)
+    steps.step("recovery.done")
 
 
 async def _recover_one(
@@ -43,6 +51,9 @@ async def _recover_one(
     try:
         if isinstance(seen, BaseException):
             raise seen
+        if vm.state is VmState.DAMAGED:
+            await service.keep_damaged(vm, seen is not None and seen.exit is None)
+            return
         action = step(
             committed=record.committed,
             want=record.want,
@@ -61,6 +72,7 @@ async def _take(service: Hypervisor, action: Step, vm: VM, seen: Seen | None) ->
     match action:
         case Step.UNDO:
             await service.undo_create(vm)
+            steps.step("recovery.undone")
         case Step.FINISH_DESTROY:
             await service.finish_destroy(vm)
         case Step.FINISH_STOP | Step.NOTE_STOPPED:
@@ -74,4 +86,4 @@ async def _take(service: Hypervisor, action: Step, vm: VM, seen: Seen | None) ->
         case Step.RELAUNCH:
             await service.relaunch(vm)
         case Step.LEAVE:
-            return
+            await service.finish_exit(vm)

@@ -9,35 +9,50 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
+from datetime import datetime, timedelta
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from atoll import __version__
 from atoll.api.hypervisor import CreateVm, Progress, Wait
 from atoll.api.route import Done
-from atoll.drivers.machine.base import Console, Exit, HasConsole
-from atoll.errors import AtollError, Conflict
-from atoll.hypervisor.creation import Room, plan_vm
+from atoll.drivers.machine.base import Console, Exit, HasConsole, HasDisplay
+from atoll.errors import AtollError, Conflict, NoCapacity
+from atoll.hypervisor.audit import AuditLog, Auditor
+from atoll.hypervisor.changes import Changes
+from atoll.hypervisor.creation import Room, new_instance_id, plan_vm
+from atoll.hypervisor.dhcp.answer import Lease
 from atoll.hypervisor.events import Events
 from atoll.hypervisor.follow import Answers, Follower, answers
+from atoll.hypervisor.hotpool import HotPool, Member, Pooling, PoolPlace, nobody
 from atoll.hypervisor.inventory import Inventory
+from atoll.hypervisor.leases import Leases
 from atoll.hypervisor.machines import Machines
+from atoll.hypervisor.netboot.library import Client
 from atoll.hypervisor.network.base import Network
+from atoll.hypervisor.policies import Policies
 from atoll.hypervisor.readiness import Board
 from atoll.hypervisor.records import Record, Records
+from atoll.hypervisor.stores import Stores
+from atoll.hypervisor.volumes import Volumes
 from atoll.identity.access import Operators, check_owner
 from atoll.images.store import ImageStore
 from atoll.model.event import EventKind
 from atoll.model.identity import Identity
 from atoll.model.image import Image
+from atoll.model.lease import Reservation
+from atoll.model.lifecycle import Action, Happening, after, begin, check_not_protected
 from atoll.model.network import Address, Subnet
-from atoll.model.node import Capacity, DriverInfo, Node, Pool
-from atoll.model.vm import VM, VmState, check_transition
+from atoll.model.node import Capacity, DriverInfo, Node, Overcommit, Pool
+from atoll.model.vm import VM, Came, ConsoleKind, VmState
 from atoll.plan import addresses, capacity
+from atoll.plan.addresses import free_addresses
+from atoll.plan.policies import Backoff, Duty, Verdict, after_exit, within
 from atoll.plan.recovery import Want
-from atoll.system import clock
+from atoll.plan.volumes import store_infos
+from atoll.system import clock, steps
 from atoll.system.undo import Undo
 
 log = logging.getLogger(__name__)
@@ -45,7 +60,6 @@ log = logging.getLogger(__name__)
 GRACE_S = 15.0
 THROTTLE_AFTER_S = 30.0
 KEEP_READY_AFTER_S = 1.0
-DOWN = (VmState.STOPPED, VmState.CRASHED, VmState.FAILED_TO_START)
 
 
 class NodeFacts(Struct, frozen=True):
@@ -57,6 +71,22 @@ class NodeFacts(Struct, frozen=True):
     total: Capacity
     operators: Operators
     drivers: tuple[DriverInfo, ...]
+    has_roles: bool = False
+    """Whether VMs can be given roles: somebody issues their credentials."""
+    cores: int = 0
+    overcommit: Overcommit = Overcommit()
+    backoff: Backoff = Backoff()
+    acknowledge_within_s: float = 15.0
+    """How long a creator that said it would has to acknowledge the VM that it was given."""
+
+
+class Claim(Struct, frozen=True):
+    """A VM that has its address, and what has to be done about the hot pool for it."""
+
+    vm: VM
+    pooled: bool
+    """It runs already, at that address."""
+    giving_way: tuple[Member, ...]
 
 
 class Hypervisor:
@@ -72,6 +102,9 @@ class Hypervisor:
         board: Board,
         vms: dict[str, Record],
         answers: Answers = answers,
+        pooling: Pooling | None = None,
+        stores: Stores | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         self._facts = facts
         self._store = records
@@ -85,6 +118,25 @@ class Hypervisor:
         self._exits: dict[str, asyncio.Future[Exit]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._follower = Follower(board, self._vms.current, clock.monotonic, answers)
+        self.pool = HotPool(
+            pooling or Pooling(),
+            machines,
+            PoolPlace(
+                free_capacity=self._left,
+                free_addresses=lambda: free_addresses(self._given, self._vms.held(), self._vms.freed),
+                directory=records.directory,
+                discard=records.discard,
+                is_open=lambda: not self._given.drained,
+                ready=lambda vm: images.get(vm.image).ready,
+            ),
+        )
+        self._vms.reserved = self.pool.held
+        self._stores = stores or Stores({})
+        self._auditor = Auditor(audit, self._vms.find) if audit is not None else None
+        self._policies = Policies(self._vms.records, lambda: self._given.drained, self._do_duty, clock.now)
+        self.changes = Changes(self._vms, records, machines, images, self._stores, self._room)
+        self.volumes = Volumes(self._vms, machines, self._stores, self._room)
+        self.leases = Leases(self.list, lambda: self._given, clock.now)
         self.events = Events(clock.now, lambda: (self.node(), self.list()))
 
     # --- what is there
@@ -105,12 +157,12 @@ class Hypervisor:
             version=__version__,
             boot_id=self._facts.boot_id,
             total=self._facts.total,
-            free=capacity.free(self._facts.total, self.list()),
+            free=self._left().minus(self.pool.demand()),
             drivers=self._facts.drivers,
             pools=tuple(
                 Pool(
                     subnet=subnet,
-                    free=free[subnet.id],
+                    free=() if self._given.drained else free[subnet.id],
                     used=len(self._given.addresses.get(subnet.id, ())) - len(free[subnet.id]),
                 )
                 for subnet in self._given.subnets
@@ -118,6 +170,9 @@ class Hypervisor:
             vms={state: states.count(state) for state in sorted(set(states))},
             owner_users=self._facts.operators.users,
             owner_groups=self._facts.operators.groups,
+            drained=self._given.drained,
+            stores=store_infos(self._stores.spaces, (volume for vm in self.list() for volume in vm.volumes)),
+            overcommit=self._facts.overcommit,
         )
 
     def held(self) -> frozenset[str]:
@@ -126,8 +181,25 @@ class Hypervisor:
     def find_by_ip(self, ip: str) -> VM | None:
         return self._vms.find_by_ip(ip)
 
+    def find(self, reference: str) -> VM | None:
+        """The VM of this IP or name, if there is one."""
+        return self._vms.find(reference)
+
     def find_by_mac(self, mac: str) -> VM | None:
         return self._vms.find_by_mac(mac)
+
+    def lease_of(self, mac: str) -> Lease | None:
+        """What DHCP tells the machine with this MAC."""
+        vm = self.find_by_mac(mac) or self.pool.rehearsing(mac=mac)
+        return self.leases.of_machine(mac) if vm is None else self.leases.of_vm(vm)
+
+    def guest_at(self, ip: str) -> VM | None:
+        """Whom metadata is about, at this address."""
+        return self.find_by_ip(ip) or self.pool.rehearsing(ip=ip)
+
+    def boots(self, ip: str) -> Client | None:
+        """Who boots over the network from this address."""
+        return self.leases.client(ip, self.find_by_ip(ip))
 
     def subnets(self) -> tuple[Subnet, ...]:
         return self._given.subnets
@@ -153,10 +225,40 @@ class Hypervisor:
         async with self._giving:
             return self._give(self._given.add_addresses(subnet_id, new))
 
+    async def add_lease(self, lease: Reservation) -> Node:
+        async with self._giving:
+            held = self.find_by_ip(lease.ip) or self.find_by_mac(lease.mac)
+            if held is not None or lease.ip in self.held():
+                who = f"VM {held.name}, {held.ip} {held.mac}" if held else "what the node uses itself"
+                raise Conflict(f"lease {lease.ip} {lease.mac}: clashes with {who}", hint="choose another one")
+            return self._give(self._given.add_lease(lease))
+
+    async def delete_lease(self, ip: str) -> None:
+        """Already gone is success. The machine keeps the address until its lease ends."""
+        async with self._giving:
+            if self.leases.machine_at(ip) is not None:
+                self._give(self._given.delete_lease(ip))
+                self.leases.forget(ip)
+
+    async def drain(self, drained: bool) -> Node:
+        """Whether VMs are made and started here. Those that run run on."""
+        async with self._giving:
+            return self._give(structs.replace(self._given, drained=drained))
+
+    def _check_not_drained(self, doing: str) -> None:
+        if self._given.drained:
+            raise NoCapacity(
+                f"{doing}: node {self._facts.name} is drained",
+                hint="use another node, or have an operator call: atoll node undrain",
+            )
+
     def _give(self, given: addresses.Given) -> Node:
         if given != self._given:
             self._store.write_given(given)
             self._given = given
+            self.leases.wake()
+            self.pool.wake()
+            self._policies.wake()
             self.events.emit(EventKind.NODE, node=self.node())
         return self.node()
 
@@ -167,27 +269,60 @@ class Hypervisor:
         began = clock.monotonic()
         if (known := await self._made_by(request.request_id)) is not None:
             self.check_owner(identity, "vm.create", known.ip)
+            self._expect_acknowledgement(known)
             yield Done(known)
             return
+        self._check_not_drained("creating a VM")
         image = self._images.get(request.spec.image)
-        vm = self._claim(request, identity, image)
+        claim = self._claim(request, identity, image)
+        vm = claim.vm
         self._board.begin(vm.ip, began)
         async with self._vms.lock(vm), Undo() as undo:
             undo.add(self.undo_create, vm)
+            steps.step("create.claimed")
+            await self.pool.end(*claim.giving_way)
             self._vms.save(vm)
+            steps.step("create.saved")
             yield self._progress(vm, "address")
             if request.user_data:
                 self._store.write_user_data(vm.ip, request.user_data)
+            steps.step("create.user-data")
+            await self.volumes.make_all(vm)
+            steps.step("create.volumes")
             yield self._progress(vm, "volume")
-            await self._machines.launch(vm)
-            self._board.reach(vm.ip, "started")
-            vm = self._vms.update(vm, state=VmState.RUNNING, committed=True)
+            came = await self._machines.launch(vm, pooled=claim.pooled)
+            steps.step("create.launched")
+            self._reach_started(vm)
+            by = self._acknowledge_by(request.wait.timeout_s) if request.acknowledge else None
+            vm = self._vms.update(vm, state=VmState.RUNNING, committed=True, came=came, acknowledge_by=by)
+            steps.step("create.committed")
             undo.commit()
         self._later(THROTTLE_AFTER_S, self._throttle, vm)
-        wait = Wait(request.wait.wait_for or image.ready, request.wait.timeout_s)
-        async with contextlib.aclosing(self._follow(vm, wait, ("address", "volume"))) as lines:
-            async for line in lines:
-                yield line
+        wait = self._until_ready(vm, request.wait)
+        try:
+            async with contextlib.aclosing(self._follow(vm, wait, ("address", "volume"))) as lines:
+                async for line in lines:
+                    if isinstance(line, Done):
+                        self._expect_acknowledgement(vm)
+                    yield line
+        except BaseException:
+            self._attempt(self._expect_acknowledgement, vm)
+            raise
+
+    def _acknowledge_by(self, after_s: float = 0.0) -> datetime:
+        return clock.now() + timedelta(seconds=after_s + self._facts.acknowledge_within_s)
+
+    def _expect_acknowledgement(self, vm: VM) -> None:
+        """Its creator is told of it now, or gone: from here on it has a while to say that it was."""
+        if self._vms.holds(vm) and self._vms.record(vm).acknowledge_by is not None:
+            self._vms.update(vm, acknowledge_by=self._acknowledge_by())
+
+    def acknowledge(self, reference: str) -> VM:
+        """It stays. Acknowledged already is a success."""
+        vm = self.show(reference)
+        return (
+            vm if self._vms.record(vm).acknowledge_by is None else self._vms.update(vm, acknowledge_by=None)
+        )
 
     async def _made_by(self, request_id: str | None) -> VM | None:
         """The VM that an earlier call with this id made. One that is under way is waited for."""
@@ -198,10 +333,27 @@ class Hypervisor:
                 record = self._vms.find_by_request(request_id)
         return record.vm if record is not None and record.committed else None
 
-    def _claim(self, request: CreateVm, identity: Identity, image: Image) -> VM:
+    def _claim(self, request: CreateVm, identity: Identity, image: Image) -> Claim:
         """All checks, then the address. No await is between them: nobody else gets it."""
+        pooled = self.pool.held()
         self._machines.driver(request.spec.driver)
-        room = Room(
+        room = structs.replace(
+            self._room(),
+            held=self._vms.held() - pooled,
+            # The pool gives way, but only when no other address is left.
+            freed=self._vms.freed | dict.fromkeys(pooled, sys.maxsize),
+        )
+        instance_id = new_instance_id(request.spec)
+        vm = plan_vm(request, identity, image, room, now=clock.now(), instance_id=instance_id)
+        member = self.pool.take(vm)
+        if member is not None:
+            vm = structs.replace(vm, ip=member.ip, mac=member.mac, instance_id=member.instance_id)
+        self._vms.claim(Record(vm, Want.RUNNING, committed=False, boot_id=self._facts.boot_id))
+        short_mib = self.pool.demand().memory_mib - self._left().memory_mib
+        return Claim(vm, member is not None, self.pool.make_way(vm.ip, short_mib))
+
+    def _room(self) -> Room:
+        return Room(
             node=self._facts.name,
             operators=self._facts.operators,
             total=self._facts.total,
@@ -209,10 +361,16 @@ class Hypervisor:
             given=self._given,
             held=self._vms.held(),
             freed=self._vms.freed,
+            has_roles=self._facts.has_roles,
+            cores=self._facts.cores,
+            spaces=self._stores.spaces,
+            disk_kinds=self._machines.disk_kinds(),
+            screen_kinds=self._machines.screen_kinds(),
         )
-        vm = plan_vm(request, identity, image, room, now=clock.now(), instance_id=str(uuid.uuid4()))
-        self._vms.claim(Record(vm, Want.RUNNING, committed=False, boot_id=self._facts.boot_id))
-        return vm
+
+    def _left(self) -> Capacity:
+        """What VMs leave of the node; the pool takes of it."""
+        return capacity.free(self._facts.total, self.list())
 
     async def undo_create(self, vm: VM) -> None:
         """Nobody was told of it: it goes. What cannot be ended keeps its address, and is destroyed later."""
@@ -221,6 +379,7 @@ class Hypervisor:
         except AtollError as error:
             self._vms.update(vm, state=VmState.DESTROYING, want=Want.GONE, reason=error.brief)
             raise
+        self._stores.discard(vm.ip)
         self._vms.forget(vm)
 
     # --- life
@@ -228,41 +387,52 @@ class Hypervisor:
     async def start(self, reference: str, wait: Wait) -> AsyncIterator[Progress | Done[VM]]:
         """Start a VM that is down. One that runs already is a success."""
         async with self._vms.alone_with(self.show(reference)) as vm:
-            if vm.state is not VmState.RUNNING:
-                check_transition("start", vm.name, vm.state)
-                await self._launch(vm)
-        async with contextlib.aclosing(self._follow(vm, wait)) as lines:
+            was_down = begin(Action.START, vm.name, vm.state) is not None
+            if was_down:
+                self._check_not_drained(f"starting VM {vm.name}")
+                await self._launch(vm, restarted_at=())
+        if not was_down:
+            yield Done(vm)
+            return
+        async with contextlib.aclosing(self._follow(vm, self._until_ready(vm, wait))) as lines:
             async for line in lines:
                 yield line
 
-    async def _launch(self, vm: VM) -> None:
+    async def _launch(self, vm: VM, reason: str = "", **changes: object) -> None:
         self._board.begin(vm.ip, clock.monotonic())
-        vm = self._vms.update(
-            vm, state=VmState.STARTING, ready={}, want=Want.RUNNING, boot_id=self._facts.boot_id
-        )
+        begun = {"want": Want.RUNNING, "boot_id": self._facts.boot_id, "restart_at": None}
+        vm = self._vms.update(vm, state=VmState.STARTING, ready={}, **begun, **changes)
+        steps.step("start.noted")
         try:
-            await self._machines.launch(vm)
+            came = await self._machines.launch(vm)
+            steps.step("start.launched")
         except BaseException as error:
             self._vms.update(vm, state=VmState.FAILED_TO_START, reason=str(error) or "interrupted")
             raise
-        self._board.reach(vm.ip, "started")
-        self._vms.update(vm, state=VmState.RUNNING)
+        self._reach_started(vm)
+        self._vms.update(vm, state=VmState.RUNNING, came=came, reason=reason)
+        steps.step("start.running")
         self._later(THROTTLE_AFTER_S, self._throttle, vm)
 
     async def stop(self, reference: str, grace_s: float) -> VM:
         """Ask the guest to power down, then end it. One that is down already is a success."""
         async with self._vms.alone_with(self.show(reference)) as vm:
-            if vm.state in DOWN:
-                return vm
-            check_transition("stop", vm.name, vm.state)
+            if begin(Action.STOP, vm.name, vm.state) is None:
+                waits = self._vms.record(vm).restart_at is not None
+                return self._vms.update(vm, want=Want.STOPPED, restart_at=None) if waits else vm
             return await self._stop(vm, grace_s)
 
     async def _stop(self, vm: VM, grace_s: float) -> VM:
         self._vms.update(vm, state=VmState.STOPPING, want=Want.STOPPED)
+        steps.step("stop.noted")
         obeyed = grace_s > 0 and await self._power_down(vm, grace_s)
+        steps.step("stop.asked")
         await self._machines.halt(vm)
+        steps.step("stop.halted")
         reason = "" if obeyed else "ended by force" + (f" after {grace_s:g} s" if grace_s else "")
-        return self._vms.update(vm, state=VmState.STOPPED, reason=reason)
+        vm = self._vms.update(vm, state=VmState.STOPPED, reason=reason)
+        steps.step("stop.stopped")
+        return vm
 
     async def _power_down(self, vm: VM, grace_s: float) -> bool:
         """Whether the guest went by itself in time."""
@@ -282,10 +452,11 @@ class Hypervisor:
     async def reboot(self, reference: str, wait: Wait) -> AsyncIterator[Progress | Done[VM]]:
         """Shut the guest down and start it again."""
         async with self._vms.alone_with(self.show(reference)) as vm:
-            check_transition("reboot", vm.name, vm.state)
+            begin(Action.REBOOT, vm.name, vm.state)
+            self._check_not_drained(f"starting VM {vm.name} again")
             await self._stop(vm, GRACE_S)
             await self._launch(vm)
-        async with contextlib.aclosing(self._follow(vm, wait)) as lines:
+        async with contextlib.aclosing(self._follow(vm, self._until_ready(vm, wait))) as lines:
             async for line in lines:
                 yield line
 
@@ -294,18 +465,35 @@ class Hypervisor:
         vm = self.show(reference)
         async with self._vms.lock(vm):
             if self._vms.holds(vm):
+                check_not_protected(self._vms.current(vm))
                 await self.finish_destroy(vm)
 
     async def finish_destroy(self, vm: VM) -> None:
         """The record goes last: killed half-way, this is done again at start-up."""
         self._vms.update(vm, state=VmState.DESTROYING, want=Want.GONE)
+        steps.step("destroy.noted")
         await self._machines.halt(vm)
+        steps.step("destroy.halted")
+        self._stores.discard(vm.ip)
+        steps.step("destroy.discarded")
         self._vms.forget(vm)
+        steps.step("destroy.forgotten")
+
+    async def clear(self, ip: str) -> None:
+        """Unplug what an agent before us had at an address that no VM has: a member of its hot pool."""
+        for subnet in self._given.subnets:
+            for address in self._given.addresses.get(subnet.id, ()):
+                if address.ip == ip:
+                    await self._network.unplug(nobody(address, subnet.id), subnet)
 
     async def relaunch(self, vm: VM) -> None:
-        """The host was rebooted under it."""
+        """The host was rebooted under it. On a drained node it waits."""
         async with self._vms.alone_with(vm):
-            await self._launch(vm)
+            if self._given.drained:
+                reason = "the host was rebooted, and the node is drained"
+                self._vms.update(vm, state=VmState.STOPPED, reason=reason, restart_at=clock.now())
+            else:
+                await self._launch(vm)
 
     async def adopt(self, vm: VM) -> None:
         """It ran on while there was no agent."""
@@ -314,22 +502,95 @@ class Hypervisor:
         if vm.state is not VmState.RUNNING:
             self._vms.update(vm, state=VmState.RUNNING)
 
+    async def keep_damaged(self, vm: VM, runs: bool) -> None:
+        """Nobody knows what it is: it is left as it is found. What runs of it keeps its place in the network."""
+        if runs:
+            await self._machines.adopt(vm)
+
     async def finish_stop(self, vm: VM) -> None:
         """An earlier agent was asked to stop it. Nothing is told anew of one that is stopped already."""
         await self._machines.halt(vm)
         if vm.state is not VmState.STOPPED:
             self._vms.update(vm, state=VmState.STOPPED)
 
-    async def note_down(self, vm: VM, exit_: Exit) -> None:
-        """It went down by itself."""
-        if exit_ is Exit.POWERED_OFF:
-            self._vms.update(vm, state=VmState.STOPPED, want=Want.STOPPED, reason="the guest powered off")
-        else:
-            self._vms.update(vm, state=VmState.CRASHED, reason="the machine ended unexpectedly")
+    async def finish_exit(self, vm: VM) -> None:
+        """It went down, and that was noted; what it used may be left."""
         await self._machines.halt(vm)
+
+    async def sweep(self) -> None:
+        """Take out of the network what is of no VM, such as the hot pool of an agent that was killed."""
+        pools = self._given.addresses.values()
+        await self._network.sweep(self.held(), {one.ip: one.mac for pool in pools for one in pool})
+
+    async def note_down(self, vm: VM, exit_: Exit) -> None:
+        """It went down by itself. Its own rules say what becomes of it."""
+        powered_off = exit_ is Exit.POWERED_OFF
+        verdict = self._verdict(vm, powered_off)
+        if verdict.destroy:
+            await self.finish_destroy(vm)
+            self._note_own("vm.destroy-on-power-down", vm)
+            return
+        happening = Happening.POWERED_OFF if powered_off else Happening.DIED
+        why = "the guest powered off" if powered_off else "the machine ended unexpectedly"
+        self._vms.update(
+            vm,
+            state=after(VmState.RUNNING, happening),
+            want=Want.STOPPED if powered_off and verdict.restart_at is None else Want.RUNNING,
+            reason=f"{why}; {verdict.note}" if verdict.note else why,
+            restart_at=verdict.restart_at,
+        )
+        steps.step("exit.noted")
+        await self._machines.halt(vm)
+        steps.step("exit.halted")
+
+    def _verdict(self, vm: VM, powered_off: bool) -> Verdict:
+        record = self._vms.record(vm)
+        return after_exit(
+            record.vm.restart,
+            powered_off=powered_off,
+            destroy_on_power_down=record.vm.destroy_on_power_down,
+            protected=record.vm.protected,
+            restarted_at=record.restarted_at,
+            now=clock.now(),
+            backoff=self._facts.backoff,
+        )
+
+    async def _do_duty(self, duty: Duty, vm: VM) -> None:
+        """What is due by the VM's own rules. One that was changed since it became due is let be."""
+        async with self._vms.lock(vm):
+            if not self._vms.holds(vm):
+                return
+            record = self._vms.record(vm)
+            unclaimed = duty is Duty.UNDO and record.acknowledge_by is not None
+            over = duty is Duty.EXPIRE and record.vm.expires_at is not None and not record.vm.protected
+            if unclaimed or over:
+                await self.finish_destroy(vm)
+            elif duty is Duty.RESTART and record.restart_at is not None:
+                await self._restart(record)
+            else:
+                return
+        self._note_own(f"vm.{duty}", vm)
+
+    def _note_own(self, method: str, vm: VM) -> None:
+        if self._auditor is not None:
+            self._auditor.own(method, vm)
+
+    async def _restart(self, record: Record) -> None:
+        vm, now = record.vm, clock.now()
+        recent = (*within(record.restarted_at, now, self._facts.backoff), now)
+        why = "it crashed" if vm.state is VmState.CRASHED else vm.reason
+        again = {"restarts": vm.restarts + 1, "restarted_at": recent}
+        try:
+            await self._launch(vm, reason=f"started again: {why}", **again)
+        except AtollError as error:
+            verdict = self._verdict(vm, powered_off=False)
+            reason = f"{error.brief}; {verdict.note}" if verdict.note else error.brief
+            self._vms.update(vm, reason=reason, restart_at=verdict.restart_at)
 
     def on_exit(self, ip: str, exit_: Exit) -> None:
         """Called by a driver when a machine stopped running."""
+        if self.pool.on_exit(ip):
+            return
         waiting, vm = self._exits.get(ip), self.find_by_ip(ip)
         if waiting is not None:
             if not waiting.done():
@@ -353,6 +614,8 @@ class Hypervisor:
         """Refuse a console that cannot be had, before anyone is connected to it."""
         if not isinstance(self._machines.driver(vm.driver), HasConsole):
             raise Conflict(f"VM {vm.name}: machines of kind {vm.driver} have no console")
+        if _console_of(vm) is ConsoleKind.NONE:
+            raise Conflict(f"VM {vm.name}: was made without a console", hint="see: atoll vm log")
         if vm.state is not VmState.RUNNING:
             raise Conflict(f"VM {vm.name}: is {vm.state}, its console is closed", hint="see: atoll vm log")
 
@@ -361,19 +624,45 @@ class Hypervisor:
         assert isinstance(driver, HasConsole)
         return await driver.console(self._machines.machine(vm))
 
+    def check_display(self, vm: VM) -> None:
+        """Refuse a screen that cannot be had, before anyone is connected to it."""
+        if _console_of(vm) is not ConsoleKind.VNC:
+            raise Conflict(
+                f"VM {vm.name}: has no screen", hint="create it with: --console vnc; or see: atoll vm console"
+            )
+        if vm.state is not VmState.RUNNING:
+            raise Conflict(f"VM {vm.name}: is {vm.state}, its screen is dark", hint="start it first")
+
+    async def display(self, vm: VM) -> Console:
+        driver = self._machines.driver(vm.driver)
+        assert isinstance(driver, HasDisplay)
+        return await driver.display(self._machines.machine(vm))
+
+    def begin(self) -> None:
+        """All VMs are found: from now on their own rules are kept."""
+        for vm in self.list():
+            self.volumes.drop_unmade(vm)
+        self._spawn(self._policies.keep())
+
     async def close(self) -> None:
-        """Touch nothing any more. VMs run on."""
+        """Touch nothing any more. VMs run on; what is none yet goes."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.pool.close()
 
     # --- how far a VM has come
 
     def reached(self, ip: str, stage: str) -> None:
         """Told by the DHCP and metadata servers."""
+        self.pool.reached(ip, stage)
         vm = self._vms.find_by_ip(ip)
-        if vm is not None and self._board.reach(ip, stage):
+        if vm is not None and vm.state is not VmState.DAMAGED and self._board.reach(ip, stage):
             self._later(KEEP_READY_AFTER_S, self._keep_ready, vm)
+
+    def _until_ready(self, vm: VM, wait: Wait) -> Wait:
+        """What is waited for unless somebody says otherwise: the stage at which its image is of use."""
+        return Wait(wait.wait_for or self._images.get(vm.image).ready, wait.timeout_s)
 
     async def _follow(
         self, vm: VM, wait: Wait, told: tuple[str, ...] = ()
@@ -384,6 +673,8 @@ class Hypervisor:
                 yield progress
         self._attempt(self._keep_ready, vm)
         self._attempt(self._throttle, vm)
+        if self._vms.current(vm).came == Came.COLD:
+            self._machines.want_template(vm)
         yield Done(self._vms.current(vm))
 
     def _keep_ready(self, vm: VM) -> None:
@@ -397,6 +688,11 @@ class Hypervisor:
         if self._vms.current(vm).state is VmState.RUNNING:
             self._machines.limit(vm, starting=False)
 
+    def _reach_started(self, vm: VM) -> None:
+        self._board.reach(vm.ip, "started")
+        if self._machines.gives_address(vm):
+            self._board.reach(vm.ip, "dhcp")
+
     def _progress(self, vm: VM, stage: str) -> Progress:
         self._board.reach(vm.ip, stage)
         return Progress(stage, self._board.stages(vm.ip)[stage], vm.ip)
@@ -405,10 +701,13 @@ class Hypervisor:
 
     def _changed(self, kind: EventKind, vm: VM) -> None:
         self.events.emit(kind, vm=vm)
+        self._policies.wake()
         if kind is EventKind.DESTROYED:
             self._board.forget(vm.ip)
+            self.leases.forget(vm.ip)
         else:
             self._board.wake(vm.ip)
+            self.leases.wake()
 
     def _attempt(self, function: Callable[[VM], None], vm: VM) -> None:
         """Do what nobody waits for the result of, if the VM is still there."""
@@ -429,3 +728,8 @@ class Hypervisor:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _console_of(vm: VM) -> ConsoleKind:
+    """What its machine was started with."""
+    return vm.console if vm.running is None else vm.running.console

@@ -75,7 +75,7 @@ class Authority:
             name, key, serial=x509.random_serial_number(), now=now(), lifetime=lifetime
         )
         files.make_dirs(directory)
-        with _locked(directory):
+        with locked(directory):
             if _cert_path(directory).exists():
                 raise Conflict(
                     f"creating a CA in {directory}: there is one already",
@@ -163,7 +163,7 @@ class Authority:
 
     def issue(self, claims: Claims, lifetime: timedelta, key_kind: KeyKind = KeyKind.P256) -> Issued:
         key = certificates.make_key(key_kind)
-        done = self._certify(claims, key.public_key(), lifetime)
+        done = self.certify(claims, key.public_key(), lifetime)
         return Issued(done.cert_pem, done.serial, done.not_after, certificates.key_to_pem(key))
 
     def renew(self, cert_pem: bytes) -> Certified:
@@ -182,12 +182,12 @@ class Authority:
                 hint="issue a new one with: atoll ca issue",
             )
         lifetime = old.not_valid_after_utc - old.not_valid_before_utc - certificates.BACKDATE
-        return self._certify(contents.claims(), certificates.public_key(old), lifetime)
+        return self.certify(contents.claims(), certificates.public_key(old), lifetime)
 
     def revoke(self, serial: int | str) -> IssuedRecord:
         """Again is fine. The serial is a number, or hexadecimal digits as `list_issued` shows them."""
         text = format_serial(serial) if isinstance(serial, int) else serial.lower().replace(":", "")
-        with _locked(self.directory):
+        with locked(self.directory):
             issued, _ = self._fold()
             if text not in issued:
                 raise NotFound(
@@ -201,13 +201,13 @@ class Authority:
         certificate = certificates.from_pem(cert_pem)
         self._check_ours(certificate, Contents(certificate).subject)
         serial = format_serial(certificate.serial_number)
-        with _locked(self.directory):
+        with locked(self.directory):
             self._revoke([(serial, certificate.not_valid_after_utc)])
         return serial
 
     def revoke_subject(self, subject: str) -> tuple[IssuedRecord, ...]:
         """Everything that still holds for this user, service or server."""
-        with _locked(self.directory):
+        with locked(self.directory):
             now = self._now()
             of_subject = [record for record in self._fold()[0].values() if record.subject == subject]
             if not of_subject:
@@ -225,8 +225,9 @@ class Authority:
     def is_revoked(self, serial: int) -> bool:
         return format_serial(serial) in self._fold()[1]
 
-    def _certify(self, claims: Claims, public_key: certificates.PublicKey, lifetime: timedelta) -> Certified:
-        with _locked(self.directory):
+    def certify(self, claims: Claims, public_key: certificates.PublicKey, lifetime: timedelta) -> Certified:
+        """A certificate for a key that somebody else holds."""
+        with locked(self.directory):
             certificate = certificates.issue(
                 claims,
                 public_key,
@@ -285,7 +286,7 @@ class Authority:
 
     def _publish_what_is_missing(self) -> None:
         if self._unpublished():
-            with _locked(self.directory):
+            with locked(self.directory):
                 if self._unpublished():
                     self._write_crl(self._signing_key(), self._fold()[1])
 
@@ -311,7 +312,7 @@ def _cert_path(directory: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
     """Alone in this directory, after waiting for those before."""
     deadline = time.monotonic() + _LOCK_WAIT_S
     with contextlib.ExitStack() as stack:

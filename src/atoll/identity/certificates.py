@@ -8,7 +8,7 @@ from enum import StrEnum
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -44,7 +44,7 @@ UNREADABLE = (
 """What the library raises over bytes from outside."""
 
 Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
-PublicKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+PublicKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
 
 _USAGES = {
     Kind.SERVER: (ExtendedKeyUsageOID.SERVER_AUTH,),
@@ -161,7 +161,7 @@ def public_key(certificate: x509.Certificate) -> PublicKey:
     except UNREADABLE as error:
         raise Malformed("reading a certificate: its key is of an unknown kind") from error
     if not isinstance(key, PublicKey):
-        raise Malformed("reading a certificate: its key is neither ECDSA nor Ed25519")
+        raise Malformed("reading a certificate: its key is neither ECDSA, Ed25519 nor RSA")
     return key
 
 

@@ -7,6 +7,7 @@ and expiry on connections that stay open, are asked on every request: see revoca
 
 from __future__ import annotations
 
+import os
 import ssl
 from pathlib import Path
 
@@ -15,11 +16,31 @@ from atoll.errors import HostFailure, Unauthenticated
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
+class _SaysWhy(ssl.SSLObject):
+    """The server's end of a handshake, which tells a client that its certificate is refused.
+
+    Event loops drop a connection when a handshake fails, and with it the alert that is still to be sent.
+    """
+
+    _refusal: ssl.SSLCertVerificationError | None = None
+
+    def do_handshake(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        try:
+            super().do_handshake()
+        except ssl.SSLCertVerificationError as refusal:
+            # The loop sends what there is, the alert, and comes back when the client has hung up.
+            self._refusal = refusal
+            raise ssl.SSLWantReadError from None
+
+
 def server_context(cert_path: Path, key_path: Path, ca_path: Path) -> ssl.SSLContext:
     """`ca_path` holds the CAs whose client certificates are taken."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_OPTIONAL
+    context.sslobject_class = _SaysWhy
     # A resumed session would skip the check of the client certificate.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
@@ -50,6 +71,16 @@ def client_context(
             hint="atoll up makes one for the administrator; atoll ca issue user makes one for somebody else",
         ) from error
     return context
+
+
+def memory_client_context(ca_path: Path, cert_pem: bytes, key_pem: bytes) -> ssl.SSLContext:
+    """The same for a certificate and key that are in no file. OpenSSL reads them from a file in memory."""
+    descriptor = os.memfd_create("credential", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, cert_pem + b"\n" + key_pem)
+        return client_context(ca_path, Path(f"/proc/self/fd/{descriptor}"))
+    finally:
+        os.close(descriptor)
 
 
 class ServerCertificate:

@@ -39,6 +39,14 @@ def symlink(path: str, target: str) -> Entry:
 
 def archive(entries: Iterable[Entry]) -> bytes:
     """The whole archive. Directories that hold an entry and are not given are added."""
+    parts = [_record(inode, entry) for inode, entry in enumerate(ordered(entries), start=1)]
+    parts.append(_record(0, Entry(TRAILER, 0)))
+    data = b"".join(parts)
+    return data + bytes(-len(data) % BLOCK)
+
+
+def ordered(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries by name, each below its directory; directories that are not given are added."""
     by_path: dict[str, Entry] = {}
     for entry in entries:
         _check_path(entry.path)
@@ -49,13 +57,7 @@ def archive(entries: Iterable[Entry]) -> bytes:
         for parent in PurePosixPath(path).parents:
             if str(parent) != ".":
                 by_path.setdefault(str(parent), directory(str(parent)))
-    parts = [
-        _record(inode, by_path[path])
-        for inode, path in enumerate(sorted(by_path, key=_parents_first), start=1)
-    ]
-    parts.append(_record(0, Entry(TRAILER, 0)))
-    data = b"".join(parts)
-    return data + bytes(-len(data) % BLOCK)
+    return [by_path[path] for path in sorted(by_path, key=_parents_first)]
 
 
 def _parents_first(path: str) -> tuple[str, ...]:

@@ -80,11 +80,13 @@ class ImageStore:
         min_memory_mib: int = 64,
         ready: str = "started",
         origin: str = "",
+        forkable: bool = False,
+        rootfs: str = "",
     ) -> Image:
         """Copy the files in and make them the image of that name, all or nothing."""
         check_image("image", name)
         content = {file: _read(name, file, files[file]) for file in sorted(files)}
-        _check_boots(boot, content)
+        _check_boots(boot, rootfs, content)
         image = Image(
             name=name,
             kinds=kinds,
@@ -93,6 +95,8 @@ class ImageStore:
             description=description,
             min_memory_mib=min_memory_mib,
             ready=ready,
+            forkable=forkable,
+            rootfs=rootfs,
         )
         sizes = {file: len(data) for file, data in content.items()}
         durable.make_dirs(self.root / name, 0o755)
@@ -172,8 +176,14 @@ def _read(image: str, file: str, path: Path) -> bytes:
         ) from error
 
 
-def _check_boots(boot: DirectBoot, content: Mapping[str, bytes]) -> None:
-    for field, file in (("kernel", boot.kernel), ("initrd", boot.initrd)):
+def _check_boots(boot: DirectBoot, rootfs: str, content: Mapping[str, bytes]) -> None:
+    named = (
+        ("kernel", boot.kernel),
+        ("initrd", boot.initrd),
+        ("loader_kernel", boot.loader_kernel or boot.kernel),
+        ("rootfs", rootfs or boot.kernel),
+    )
+    for field, file in named:
         if file not in content:
             raise Invalid(
                 field, file, "is not among the files", hint=f"there are: {', '.join(sorted(content))}"

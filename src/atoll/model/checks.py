@@ -22,6 +22,8 @@ OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 IP_PATTERN = rf"^{OCTET}(\.{OCTET}){{3}}$"
 MAC_PATTERN = r"^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$"
 CIDR_PATTERN = rf"^{OCTET}(\.{OCTET}){{3}}/([89]|[12][0-9]|30)$"
+IP6_PATTERN = r"^[0-9a-f:]{2,39}$"
+CIDR6_PATTERN = r"^[0-9a-f:]{2,39}/64$"
 LINK_PATTERN = r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$"
 DOMAIN_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$"
 MAX_TAGS = 64
@@ -33,36 +35,47 @@ Mac = Annotated[
     str, Meta(pattern=MAC_PATTERN, min_length=17, max_length=17, description="a unicast MAC, lower case")
 ]
 Cidr = Annotated[str, Meta(pattern=CIDR_PATTERN, max_length=18, description="a network, /8 to /30")]
+Ip6 = Annotated[str, Meta(pattern=IP6_PATTERN, max_length=39, description="an IPv6 address")]
+Cidr6 = Annotated[str, Meta(pattern=CIDR6_PATTERN, max_length=42, description="an IPv6 network, /64")]
 Principal = Annotated[str, Meta(pattern=PRINCIPAL_PATTERN, max_length=128, description="a user or group")]
 TagKey = Annotated[str, Meta(pattern=TAG_KEY_PATTERN, max_length=64)]
 TagValue = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=256)]
 Tags = Annotated[dict[TagKey, TagValue], Meta(max_length=MAX_TAGS)]
 
 
-def check_pattern(field: str, value: str, pattern: str, shape: str) -> str:
+def check_pattern(field: str, value: str, pattern: str, shape: str, *, hint: str = "") -> str:
     """The value itself, or Invalid. `fullmatch`, so that a trailing newline does not pass."""
     if not isinstance(value, str) or not re.fullmatch(pattern.removeprefix("^").removesuffix("$"), value):
-        raise Invalid(field, value, f"must be {shape}")
+        raise Invalid(field, value, f"must be {shape}", hint=hint)
     return value
 
 
 def check_name(field: str, value: str) -> str:
-    return check_pattern(
-        field, value, NAME_PATTERN, "1 to 63 of a-z, 0-9 and '-', beginning and ending with a letter or digit"
-    )
+    shape = "1 to 63 of a-z, 0-9 and '-', beginning and ending with a letter or digit"
+    return check_pattern(field, value, NAME_PATTERN, shape, hint="choose one such as web or db-2")
 
 
 def check_image(field: str, value: str) -> str:
-    check_pattern(
-        field, value, IMAGE_PATTERN, "1 to 128 of a-z, 0-9, '.', '_' and '-', without '/' or blanks"
-    )
+    shape, hint = "1 to 128 of a-z, 0-9, '.', '_' and '-', without '/' or blanks", "see: atoll image list"
+    check_pattern(field, value, IMAGE_PATTERN, shape, hint=hint)
     if ".." in value:
-        raise Invalid(field, value, "must not contain '..'")
+        raise Invalid(field, value, "must not contain '..'", hint=hint)
     return value
 
 
 def check_ip(field: str, value: str) -> str:
     return check_pattern(field, value, IP_PATTERN, "an IPv4 address such as 10.1.2.3")
+
+
+def check_ip6(field: str, value: str) -> str:
+    check_pattern(field, value, IP6_PATTERN, "an IPv6 address in lower case, such as fd00:1::5")
+    try:
+        shortest = str(ipaddress.IPv6Address(value))
+    except ValueError:
+        raise Invalid(field, value, "must be an IPv6 address such as fd00:1::5") from None
+    if value != shortest:
+        raise Invalid(field, value, "is not in its shortest form", hint=f"write {shortest}")
+    return value
 
 
 def check_mac(field: str, value: str) -> str:
@@ -79,7 +92,14 @@ def check_principal(field: str, value: str) -> str:
 
 def check_range(field: str, value: int, low: int, high: int, unit: str = "") -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise Invalid(field, value, f"must be a whole number from {low} to {high}{' ' if unit else ''}{unit}")
+        measure = f" {unit}" if unit else ""
+        least = f"give at least {low}{measure}" if isinstance(value, int) and value < low else ""
+        raise Invalid(
+            field,
+            value,
+            f"must be a whole number from {low} to {high}{measure}",
+            hint=least or f"give at most {high}{measure}",
+        )
     return value
 
 
@@ -99,3 +119,15 @@ def network_of(field: str, value: str) -> ipaddress.IPv4Network:
     except ValueError:
         base = ipaddress.IPv4Interface(value).network
         raise Invalid(field, value, "has host bits set", hint=f"the network is {base}") from None
+
+
+def network6_of(field: str, value: str) -> ipaddress.IPv6Network:
+    check_pattern(field, value, CIDR6_PATTERN, "an IPv6 network such as fd00:1::/64, always /64")
+    try:
+        network = ipaddress.IPv6Network(value)
+    except ValueError:
+        why = "must be an IPv6 network such as fd00:1::/64, without host bits"
+        raise Invalid(field, value, why) from None
+    if value != str(network):
+        raise Invalid(field, value, "is not in its shortest form", hint=f"write {network}")
+    return network

@@ -16,9 +16,13 @@ class DirectBoot(Struct, frozen=True):
     kernel: str
     initrd: str
     cmdline: str = ""
+    loader_kernel: str = ""
+    """The kernel for boot loaders, such as iPXE, where `kernel` is one that only machines of ours start."""
 
     def __post_init__(self) -> None:
         check_pattern("kernel", self.kernel, FILE_PATTERN, "a plain file name")
+        if self.loader_kernel:
+            check_pattern("loader_kernel", self.loader_kernel, FILE_PATTERN, "a plain file name")
         check_pattern("initrd", self.initrd, FILE_PATTERN, "a plain file name")
         check_pattern("cmdline", self.cmdline, r"[\x20-\x7e]{0,1024}", "at most 1024 printable characters")
 
@@ -36,6 +40,8 @@ class Image(Struct, frozen=True):
     """The root file system as a tar archive, a file of the image: what kinds without a kernel boot."""
     ready: str = "started"
     """The stage that tells that a guest of this image is of use; what `--wait-for` defaults to."""
+    forkable: bool = False
+    """Its guests can wait for their identity, so that a VM can begin as a copy of one that did."""
 
     def __post_init__(self) -> None:
         check_image("image", self.name)

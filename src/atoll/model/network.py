@@ -12,21 +12,26 @@ from atoll.model.checks import (
     DOMAIN_PATTERN,
     LINK_PATTERN,
     Cidr,
+    Cidr6,
     Ip,
+    Ip6,
     Mac,
     Name,
     Principal,
     check_ip,
+    check_ip6,
     check_mac,
     check_name,
     check_pattern,
     check_principal,
     check_range,
+    network6_of,
     network_of,
 )
 
 METADATA_IP = "169.254.169.254"
 MIN_MTU = 576
+MIN_MTU6 = 1280
 MAX_MTU = 9216
 MAX_DNS = 8
 
@@ -47,6 +52,17 @@ def mac_for(ip: str) -> str:
     return "52:54:" + ":".join(f"{byte:02x}" for byte in ipaddress.IPv4Address(ip).packed)
 
 
+def link_local(mac: str) -> str:
+    """The IPv6 address that a machine with this MAC has on its link."""
+    return str(ipaddress.IPv6Address(0xFE80 << 112 | _interface_id(mac)))
+
+
+def _interface_id(mac: str) -> int:
+    """The lower half of an address that follows from a MAC (RFC 4291, appendix A)."""
+    first, *rest = bytes.fromhex(mac.replace(":", ""))
+    return int.from_bytes(bytes((first ^ 2, *rest[:2], 0xFF, 0xFE, *rest[2:])), "big")
+
+
 class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
     """One broadcast domain of VMs and what its DHCP server says."""
 
@@ -59,6 +75,15 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
     mtu: Annotated[int, Meta(ge=MIN_MTU, le=MAX_MTU)] = 1500
     allowed_users: tuple[Principal, ...] = ()
     allowed_groups: tuple[Principal, ...] = ()
+    metadata: bool = True
+    """Whether its VMs are told of themselves on the metadata address."""
+    service_ip: Ip | None = None
+    """Where machines that are not VMs find DHCP, TFTP and HTTP: an address in it that is nobody else's."""
+    cidr6: Cidr6 | None = None
+    """Its IPv6 network, if it has one. The address of a VM in it follows from the VM's MAC."""
+    gateway6: Ip6 | None = None
+    autoconf6: bool = True
+    """Whether guests make up that address by themselves. Otherwise they get it by DHCPv6 only."""
 
     def __post_init__(self) -> None:
         check_name("subnet id", self.id)
@@ -76,6 +101,8 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
         for server in self.dns:
             check_ip("dns", server)
         self._check_domain()
+        self._check_service_ip()
+        self._check_ipv6()
         check_range("mtu", self.mtu, MIN_MTU, MAX_MTU)
         for who in (*self.allowed_users, *self.allowed_groups):
             check_principal("allowed", who)
@@ -86,9 +113,41 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
         for label in self.domain.split(".") if self.domain else ():
             check_name("domain", label)
 
+    def _check_service_ip(self) -> None:
+        if self.service_ip is None:
+            return
+        check_ip("service_ip", self.service_ip)
+        network = self.network
+        if ipaddress.IPv4Address(self.service_ip) not in network:
+            raise Invalid("service_ip", self.service_ip, f"is not inside {self.cidr}")
+        if self.service_ip in (self.gateway, str(network.network_address), str(network.broadcast_address)):
+            raise Invalid("service_ip", self.service_ip, "is the network, broadcast or gateway address")
+
+    def _check_ipv6(self) -> None:
+        if self.cidr6 is None:
+            if self.gateway6 is not None:
+                raise Invalid("gateway6", self.gateway6, "makes no sense without cidr6")
+            return
+        network = network6_of("cidr6", self.cidr6)
+        if network.is_multicast or network.is_link_local or network.is_loopback or network.is_unspecified:
+            raise Invalid("cidr6", self.cidr6, "is a network that machines cannot have addresses of")
+        if self.gateway6 is None:
+            raise Invalid("gateway6", self.gateway6, "must be given where cidr6 is")
+        check_ip6("gateway6", self.gateway6)
+        if ipaddress.IPv6Address(self.gateway6) not in network:
+            raise Invalid("gateway6", self.gateway6, f"is not inside {self.cidr6}")
+        if self.mtu < MIN_MTU6:
+            raise Invalid("mtu", self.mtu, f"must be at least {MIN_MTU6} for IPv6")
+
     @property
     def network(self) -> ipaddress.IPv4Network:
         return ipaddress.IPv4Network(self.cidr)
+
+    def ip6_of(self, mac: str) -> str:
+        """The IPv6 address here of the machine with this MAC; empty where there is no IPv6."""
+        if self.cidr6 is None:
+            return ""
+        return str(ipaddress.IPv6Network(self.cidr6).network_address + _interface_id(mac))
 
     def check_holds(self, address: Address) -> None:
         """A VM may have this address here: inside, and not the network's, broadcast's or gateway's."""
@@ -99,6 +158,8 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
             raise Invalid(
                 "ip", address.ip, f"is the network, broadcast or gateway address of subnet {self.id}"
             )
+        if address.ip == self.service_ip:
+            raise Invalid("ip", address.ip, f"is the address of the services in subnet {self.id}")
 
 
 def _check_usable(network: ipaddress.IPv4Network) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from atoll.errors import Invalid
 from atoll.model.checks import Ip
 from atoll.model.network import Address, Subnet
+from atoll.model.volume import StoreInfo
+
+MAX_OVERCOMMIT = 64
 
 
 class Capacity(Struct, frozen=True):
@@ -23,6 +27,18 @@ class Capacity(Struct, frozen=True):
         )
 
 
+class Overcommit(Struct, frozen=True, forbid_unknown_fields=True):
+    """How many times what there is may be promised. Disk never is."""
+
+    cpus: float = 1.0
+    memory: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, ratio in (("cpus", self.cpus), ("memory", self.memory)):
+            if not 1 <= ratio <= MAX_OVERCOMMIT:
+                raise Invalid(f"overcommit {name}", ratio, f"must be from 1 to {MAX_OVERCOMMIT}")
+
+
 class DriverInfo(Struct, frozen=True):
     """A machine driver that this node can use, and how it confines what it runs."""
 
@@ -31,6 +47,8 @@ class DriverInfo(Struct, frozen=True):
     accelerator: str = ""
     overhead_mib: int | None = None
     """Memory of a machine beside its guest's own. None: this kind runs nothing on the host."""
+    max_processes: int = 128
+    """Processes and threads of a machine, on the host: those of a guest too where it has the host's kernel."""
     confinement: dict[str, str] = {}
 
 
@@ -56,3 +74,7 @@ class Node(Struct, frozen=True):
     vms: dict[str, int]
     owner_users: tuple[str, ...] = ()
     owner_groups: tuple[str, ...] = ()
+    drained: bool = False
+    """No VM is made or started here."""
+    stores: tuple[StoreInfo, ...] = ()
+    overcommit: Overcommit = Overcommit()

@@ -1,17 +1,4 @@
-"""VMs: what is wanted (VmSpec) and what is (VM). Pure values.
-
-    create ──► starting ───────► running ─── stop ───► stopping ──► stopped
-                 ▲  │              │ └── guest powers off ────────────▲
-                 │  │              └── guest or machine dies ──► crashed
-                 │  └── it fails ──► failed-to-start
-                 └── start ◄── stopped, crashed, failed-to-start
-
-    any state ── destroy ──► destroying ──► gone
-
-A create that fails leaves nothing; a reboot is a stop and a start. One thing at a time is done to a VM: one
-that is found starting, stopping or destroying while nothing is being done to it is one whose last action
-failed half-way. A stop finishes a stop, a destroy finishes everything.
-"""
+"""VMs: what is wanted (VmSpec) and what is (VM). Pure values; the states and what leads where are in lifecycle.py."""
 
 from __future__ import annotations
 
@@ -21,8 +8,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from atoll.errors import Conflict, Invalid
+from atoll.errors import Invalid
 from atoll.model.checks import (
+    NAME_PATTERN,
     ImageName,
     Ip,
     Mac,
@@ -36,12 +24,14 @@ from atoll.model.checks import (
     check_range,
     check_tags,
 )
-from atoll.model.volume import Volume
+from atoll.model.ssh import SshKeys, check_ssh_keys
+from atoll.model.volume import MAX_VOLUMES, Volume, VolumeSpec, check_volumes
 
 MAX_MEMORY_MIB = 16 << 20
 MAX_MILLI_CPUS = 1_024_000
 MAX_USER_DATA = 1 << 20
 MAX_OWNERS = 64
+MAX_ROLE = 48
 
 STAGES = ("address", "volume", "started", "dhcp", "metadata")
 PORT_PATTERN = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
@@ -51,6 +41,11 @@ MemoryMib = Annotated[int, Meta(ge=16, le=MAX_MEMORY_MIB)]
 MilliCpus = Annotated[int, Meta(ge=1, le=MAX_MILLI_CPUS)]
 WaitFor = Annotated[str, Meta(pattern=WAIT_PATTERN, max_length=16)]
 Owners = Annotated[tuple[Principal, ...], Meta(max_length=MAX_OWNERS)]
+BASE64_PATTERN = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+UserData = Annotated[bytes, Meta(max_length=MAX_USER_DATA, extra_json_schema={"pattern": BASE64_PATTERN})]
+Volumes = Annotated[tuple[VolumeSpec, ...], Meta(max_length=MAX_VOLUMES)]
+Moment = Annotated[datetime, Meta(tz=True)]
+Role = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_ROLE)]
 
 
 class VmState(StrEnum):
@@ -61,6 +56,12 @@ class VmState(StrEnum):
     STOPPED = "stopped"
     CRASHED = "crashed"
     DESTROYING = "destroying"
+    DAMAGED = "damaged"
+    """Its record cannot be read. What runs of it runs on; it can be destroyed, and nothing else."""
+
+
+UNKNOWN_DRIVER = "unknown"
+"""That of a damaged VM: any of the node's may run it."""
 
 
 class MachineType(StrEnum):
@@ -69,23 +70,33 @@ class MachineType(StrEnum):
     MICROVM = "microvm"
 
 
-_ALLOWED: dict[str, frozenset[VmState]] = {
-    "start": frozenset({VmState.STOPPED, VmState.FAILED_TO_START, VmState.CRASHED}),
-    "stop": frozenset({VmState.RUNNING, VmState.STOPPING}),
-    "reboot": frozenset({VmState.RUNNING}),
-    "destroy": frozenset(VmState),
-}
+class ConsoleKind(StrEnum):
+    """How a VM can be seen and typed to from outside. Its boot log is kept in any case."""
+
+    NONE = "none"
+    SERIAL = "serial"
+    VNC = "vnc"
+    """A screen, keyboard and pointer, beside the serial line."""
 
 
-def check_transition(action: str, name: str, state: VmState) -> None:
-    """Refuse an action that this state forbids, and say which states allow it."""
-    if state not in _ALLOWED[action]:
-        states = ", ".join(sorted(_ALLOWED[action]))
-        raise Conflict(
-            f"cannot {action} VM {name}: it is {state}",
-            hint=f"a VM can be asked to {action} when it is {states}",
-            details={"state": str(state), "action": action},
-        )
+class RestartPolicy(StrEnum):
+    """Whether a VM that went down by itself is started again."""
+
+    NEVER = "never"
+    ON_CRASH = "on-crash"
+    ALWAYS = "always"
+    """Also when the guest powered itself off; never when its owner stopped it."""
+
+
+class Came(StrEnum):
+    """How a VM came to run."""
+
+    COLD = "cold"
+    """Its guest booted."""
+    FORK = "fork"
+    """As a copy of a template: a guest that had booted, and waited for its identity."""
+    POOL = "pool"
+    """As a copy that ran already."""
 
 
 class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,6 +112,22 @@ class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
     tags: Tags = {}
     owner_users: Owners = ()
     owner_groups: Owners = ()
+    ssh_keys: SshKeys = ()
+    """Public keys that may log in."""
+    role: Role | None = None
+    """What the guest acts as: its Hypervisor keeps credentials for it fresh on the metadata address."""
+    imdsv2_required: bool = False
+    """Metadata is given for tokens only, which a forged request from outside the guest cannot get."""
+    restart: RestartPolicy = RestartPolicy.NEVER
+    destroy_on_power_down: bool = False
+    """A guest that powers itself off is gone for good."""
+    protected: bool = False
+    """Cannot be destroyed until this is lifted; its expiry does not count either."""
+    expires_at: Moment | None = None
+    """When it is destroyed by itself."""
+    volumes: Volumes = ()
+    """Disks beside the root, in the order in which the guest finds them."""
+    console: ConsoleKind = ConsoleKind.SERIAL
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
@@ -116,6 +143,23 @@ class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
                 raise Invalid("owner", f"{len(owners)} owners", f"must be at most {MAX_OWNERS}")
             for who in owners:
                 check_principal("owner", who)
+        check_ssh_keys("ssh_key", self.ssh_keys)
+        if self.role is not None:
+            check_role(self.role)
+        check_volumes(self.volumes)
+        check_policies(self.restart, self.destroy_on_power_down)
+        check_console(self.console, self.machine_type)
+
+
+class Running(Struct, frozen=True):
+    """What the machine that runs now was started with, where its VM has been changed since."""
+
+    memory_mib: int
+    vcpus: int
+    machine_type: MachineType
+    console: ConsoleKind
+    volumes: tuple[str, ...]
+    """The names of those that the guest has."""
 
 
 class VM(Struct, frozen=True):
@@ -145,12 +189,54 @@ class VM(Struct, frozen=True):
     request_id: str = ""
     reason: str = ""
     """Why it is in this state, where the state alone does not say it."""
+    ssh_keys: tuple[str, ...] = ()
+    role: str | None = None
+    imdsv2_required: bool = False
+    ip6: str = ""
+    """Its IPv6 address, where its subnet has IPv6: it follows from the MAC."""
+    restart: RestartPolicy = RestartPolicy.NEVER
+    destroy_on_power_down: bool = False
+    protected: bool = False
+    expires_at: datetime | None = None
+    restarts: int = 0
+    """How often it was started again by itself."""
+    previous_user_data_sha256: str | None = None
+    """Empty: there was none. None: it was never changed."""
+    pending: tuple[str, ...] = ()
+    """What was changed and waits for the next start."""
+    running: Running | None = None
+    came: str = ""
+    """How it was started last: one of `Came`; empty when it never was."""
+    console: ConsoleKind = ConsoleKind.SERIAL
+
+
+def check_policies(restart: RestartPolicy, destroy_on_power_down: bool) -> None:
+    if restart is RestartPolicy.ALWAYS and destroy_on_power_down:
+        raise Invalid(
+            "restart",
+            str(restart),
+            "makes no sense for a VM that is destroyed when its guest powers off",
+            hint=f"choose {RestartPolicy.ON_CRASH}, or do not destroy it on power-down",
+        )
+
+
+def check_console(console: ConsoleKind, machine_type: MachineType) -> None:
+    if console is ConsoleKind.VNC and machine_type is MachineType.MICROVM:
+        raise Invalid(
+            "console", str(console), "machine type microvm has no screen", hint=f"choose {MachineType.Q35}"
+        )
+
+
+def check_role(role: str) -> str:
+    check_name("role", role)
+    if len(role) > MAX_ROLE:
+        raise Invalid("role", role, f"is longer than {MAX_ROLE} characters")
+    return role
 
 
 def check_wait_for(field: str, value: str) -> str:
-    return check_pattern(
-        field, value, WAIT_PATTERN, "started, dhcp, metadata or port:N with N from 1 to 65535"
-    )
+    shape = "started, dhcp, metadata or port:N with N from 1 to 65535"
+    return check_pattern(field, value, WAIT_PATTERN, shape, hint="wait for a port such as port:80")
 
 
 def vcpus_for(milli_cpus: int, cores: int) -> int:

@@ -1,12 +1,28 @@
-"""Volumes: the disks of a VM. Pure values."""
+"""Volumes: the disks of a VM, and where a node keeps them. Pure values.
+
+The root comes first and is the image's. The others are named: a guest finds them by that name (it is the
+serial number of the disk), whatever their order is.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from atoll.model.checks import check_range
+from atoll.errors import Conflict, Invalid, NotFound
+from atoll.model.checks import Name, check_name, check_pattern, check_range
+
+# A virtio disk's serial number has 20 bytes.
+VOLUME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?$"
+MAX_VOLUME_MIB = 1 << 30
+MAX_VOLUMES = 16
+ROOT = "root"
+
+VolumeName = Annotated[str, Meta(pattern=VOLUME_PATTERN, max_length=20)]
+VolumeMib = Annotated[int, Meta(ge=1, le=MAX_VOLUME_MIB)]
 
 
 class VolumeFormat(StrEnum):
@@ -16,11 +32,112 @@ class VolumeFormat(StrEnum):
     """The root lives in the guest's memory and is gone when it stops."""
 
 
+class VolumeType(StrEnum):
+    PERSISTENT = "persistent"
+    MEMORY = "memory"
+    """In the node's memory: fast, counted as memory, and empty again after every stop."""
+
+
+class FileSystem(StrEnum):
+    NONE = "none"
+    EXT4 = "ext4"
+
+
+class VolumeSpec(Struct, frozen=True, forbid_unknown_fields=True):
+    """A volume that a user asks for."""
+
+    size_mib: VolumeMib
+    name: VolumeName | None = None
+    """Left out: vol1, vol2 and so on."""
+    format: VolumeFormat = VolumeFormat.RAW
+    fs: FileSystem = FileSystem.NONE
+    type: VolumeType = VolumeType.PERSISTENT
+    store: Name | None = None
+    """Left out: the store that has most room."""
+
+    def __post_init__(self) -> None:
+        check_range("size_mib", self.size_mib, 1, MAX_VOLUME_MIB, "MiB")
+        if self.name is not None:
+            check_volume_name(self.name)
+        if self.format is VolumeFormat.MEMORY:
+            raise Invalid("format", str(self.format), "is for roots", hint="say type=memory, format=raw")
+        if self.store is not None:
+            check_name("store", self.store)
+        if self.type is VolumeType.MEMORY and (self.format is not VolumeFormat.RAW or self.store is not None):
+            raise Invalid("type", str(self.type), "has no store, and is always raw", hint="leave both out")
+
+
 class Volume(Struct, frozen=True):
     """One disk, the root first."""
 
     format: VolumeFormat
     size_mib: int
+    name: str = ROOT
+    fs: FileSystem = FileSystem.NONE
+    type: VolumeType = VolumeType.PERSISTENT
+    store: str = ""
+    """Where it is kept; empty for what is in memory."""
+    attached: bool = True
+    """Whether the guest has it; one that is detached is kept, and counted."""
+    made: bool = True
+    """Not while its content is on its way."""
 
     def __post_init__(self) -> None:
         check_range("size_mib", self.size_mib, 0, 1 << 40, "MiB")
+
+    @property
+    def file(self) -> str:
+        """The name of its file, in the directory of its VM in its store."""
+        return f"{self.name}.{self.format}"
+
+    @property
+    def in_memory(self) -> bool:
+        return self.type is VolumeType.MEMORY or self.format is VolumeFormat.MEMORY
+
+
+class StoreInfo(Struct, frozen=True):
+    """A place for volumes. Stores on one file system share what is free there."""
+
+    name: str
+    total_mib: int
+    free_mib: int
+
+
+def check_volume_name(name: str) -> str:
+    check_pattern(
+        "volume", name, VOLUME_PATTERN, "1 to 20 of a-z, 0-9 and '-', not beginning or ending with '-'"
+    )
+    if name == ROOT:
+        raise Invalid("volume", name, "is the root's own name", hint="choose another one")
+    return name
+
+
+def check_volumes(volumes: Sequence[VolumeSpec]) -> None:
+    if len(volumes) > MAX_VOLUMES:
+        raise Invalid("volumes", f"{len(volumes)} volumes", f"must be at most {MAX_VOLUMES}")
+    names = [volume.name for volume in volumes if volume.name is not None]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise Invalid("volume", twice, "is given twice")
+
+
+def named(volumes: Sequence[VolumeSpec], taken: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names of volumes to be: those asked for, and for the others the first ones that are free."""
+    used = {*taken, *(volume.name for volume in volumes if volume.name is not None)}
+    names = []
+    for volume in volumes:
+        free = (f"vol{number}" for number in range(1, 2 + len(used) + len(volumes)))
+        name = volume.name or next(name for name in free if name not in used)
+        used.add(name)
+        names.append(name)
+    return tuple(names)
+
+
+def find(volumes: Sequence[Volume], name: str, vm: str) -> Volume:
+    """The volume of this name beside the root."""
+    if name == ROOT:
+        raise Conflict(f"VM {vm}: its root is the image's", hint="only the volumes beside it can be changed")
+    for volume in volumes:
+        if volume.name == name:
+            return volume
+    known = ", ".join(volume.name for volume in volumes if volume.name != ROOT) or "none"
+    raise NotFound(f"volume {name!r}: VM {vm} has none of that name", hint=f"it has: {known}")

@@ -6,11 +6,14 @@ in one place: no crash can make the two disagree, and the write that makes a VM 
 
 from __future__ import annotations
 
+import ipaddress
+import itertools
 from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct, structs
 
 from atoll.errors import Conflict, NotFound, PoolEmpty
+from atoll.model.lease import Reservation
 from atoll.model.network import Address, Subnet
 
 
@@ -19,6 +22,10 @@ class Given(Struct, frozen=True):
 
     subnets: tuple[Subnet, ...] = ()
     addresses: dict[str, tuple[Address, ...]] = {}
+    leases: tuple[Reservation, ...] = ()
+    """Addresses of machines that are not VMs; a VM never gets one, also where it is in the pool."""
+    drained: bool = False
+    """No VM is made or started here, and no address offered."""
 
     def subnet(self, subnet_id: str) -> Subnet:
         for subnet in self.subnets:
@@ -41,6 +48,8 @@ class Given(Struct, frozen=True):
                 raise Conflict(
                     f"subnet {subnet.id} ({subnet.cidr}): overlaps subnet {other.id} ({other.cidr})"
                 )
+            if subnet.cidr6 and other.cidr6 and _overlap6(subnet.cidr6, other.cidr6):
+                raise Conflict(f"subnet {subnet.id} ({subnet.cidr6}): subnet {other.id} has the same network")
         return structs.replace(self, subnets=(*self.subnets, subnet))
 
     def add_addresses(self, subnet_id: str, addresses: Iterable[Address]) -> Given:
@@ -49,8 +58,14 @@ class Given(Struct, frozen=True):
         mine = dict.fromkeys(self.addresses.get(subnet_id, ()))
         ips = {address.ip: address for group in self.addresses.values() for address in group}
         macs = {address.mac: address for address in ips.values()}
+        leased = {lease.mac: lease for lease in self.leases} | {lease.ip: lease for lease in self.leases}
         for address in addresses:
             subnet.check_holds(address)
+            if lease := leased.get(address.ip) or leased.get(address.mac):
+                raise Conflict(
+                    f"address {address.ip} {address.mac}: clashes with the lease of {lease.hostname}",
+                    hint=f"take that away first: atoll node delete-lease {lease.ip}",
+                )
             for seen in (ips.get(address.ip), macs.get(address.mac)):
                 if seen is not None and seen != address:
                     raise Conflict(
@@ -61,15 +76,41 @@ class Given(Struct, frozen=True):
             ips[address.ip] = macs[address.mac] = address
         return structs.replace(self, addresses={**self.addresses, subnet_id: tuple(mine)})
 
+    def add_lease(self, lease: Reservation) -> Given:
+        """The same one again is a success, and so is one that changes the name or boot of a machine."""
+        self.subnet(lease.subnet).check_holds(Address(lease.ip, lease.mac))
+        others = []
+        for other in self.leases:
+            if (other.ip, other.mac, other.subnet) == (lease.ip, lease.mac, lease.subnet):
+                continue
+            if lease.ip == other.ip or lease.mac == other.mac:
+                raise Conflict(
+                    f"lease {lease.ip} {lease.mac}: clashes with {other.hostname}, {other.ip} {other.mac}",
+                    hint="every IP and every MAC can have one lease",
+                )
+            others.append(other)
+        for address in itertools.chain.from_iterable(self.addresses.values()):
+            if address.mac == lease.mac and address.ip != lease.ip:
+                raise Conflict(
+                    f"lease {lease.ip} {lease.mac}: the MAC goes with {address.ip} of the pool",
+                    hint="every IP and every MAC can be on a node once",
+                )
+        return structs.replace(self, leases=(*others, lease))
+
+    def delete_lease(self, ip: str) -> Given:
+        """Gone is fine."""
+        return structs.replace(self, leases=tuple(lease for lease in self.leases if lease.ip != ip))
+
 
 def free_addresses(
     given: Given, held: Collection[str], recently_freed: Mapping[str, int]
 ) -> dict[str, tuple[Address, ...]]:
     """By subnet; what was freed last comes last, so that neighbours have had time to forget it."""
+    taken = {*held, *(lease.ip for lease in given.leases)}
     return {
         subnet.id: tuple(
             sorted(
-                (address for address in given.addresses.get(subnet.id, ()) if address.ip not in held),
+                (address for address in given.addresses.get(subnet.id, ()) if address.ip not in taken),
                 key=lambda address: recently_freed.get(address.ip, 0),
             )
         )
@@ -102,3 +143,7 @@ def choose(
         f"creating a VM on {node}: no free address in subnet {names}",
         hint=f"add some with: atoll node add-address --subnet {candidates[0].id} IP…, or destroy a VM",
     )
+
+
+def _overlap6(one: str, other: str) -> bool:
+    return ipaddress.IPv6Network(one).overlaps(ipaddress.IPv6Network(other))

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from atoll.errors import NoCapacity
-from atoll.model.node import Capacity
+from atoll.model.node import Capacity, Overcommit
 from atoll.model.size import show_mib
 from atoll.model.vm import VM
 
 
+def promised(cores: int, memory_mib: int, disk_mib: int, ratio: Overcommit) -> Capacity:
+    """What VMs may be given of a node that has this much for them."""
+    return Capacity(int(cores * 1000 * ratio.cpus), int(max(0, memory_mib) * ratio.memory), disk_mib)
+
+
 def demand(vm: VM) -> Capacity:
     """What a VM counts for, stopped ones too: they may be started at any time."""
-    disk_mib = sum(volume.size_mib for volume in vm.volumes)
-    return Capacity(milli_cpus=vm.milli_cpus, memory_mib=vm.memory_mib, disk_mib=disk_mib)
+    disk_mib = sum(volume.size_mib for volume in vm.volumes if not volume.in_memory)
+    return Capacity(milli_cpus=vm.milli_cpus, memory_mib=memory_mib(vm), disk_mib=disk_mib)
+
+
+def memory_mib(vm: VM) -> int:
+    """The guest's own, the larger of what it has and what it will have, and its disks in memory."""
+    own = max(vm.memory_mib, vm.running.memory_mib if vm.running else 0)
+    return own + sum(volume.size_mib for volume in vm.volumes if volume.in_memory)
 
 
 def free(total: Capacity, vms: Iterable[VM]) -> Capacity:
@@ -24,7 +35,13 @@ def free(total: Capacity, vms: Iterable[VM]) -> Capacity:
     return left
 
 
-def check_fits(wanted: Capacity, left: Capacity, node: str) -> None:
+def check_grows(new: VM, old: VM, total: Capacity, vms: Iterable[VM], doing: str) -> None:
+    """Refuse a change that asks for more than is left; one that asks for no more always fits."""
+    more = demand(new).minus(demand(old))
+    check_fits(more, free(total, vms), doing)
+
+
+def check_fits(wanted: Capacity, left: Capacity, doing: str) -> None:
     """Refuse what does not fit, and say what is free."""
     short = [
         f"{name} {_show(name, asked)} of {_show(name, max(there, 0))} free"
@@ -33,11 +50,11 @@ def check_fits(wanted: Capacity, left: Capacity, node: str) -> None:
             ("cpus", wanted.milli_cpus, left.milli_cpus),
             ("disk", wanted.disk_mib, left.disk_mib),
         )
-        if asked > there
+        if asked > max(there, 0)
     ]
     if short:
         raise NoCapacity(
-            f"creating a VM on {node}: not enough left: {', '.join(short)}",
+            f"{doing}: not enough left: {', '.join(short)}",
             hint="ask for less, destroy a VM, or use another node; see: atoll node show",
             details={
                 "free": {

@@ -8,16 +8,18 @@
       chain vm-<link>         lets through only what this VM may send; frames for the metadata
                               address get the MAC of our service port in that bridge
 
-A VM may send: ARP and IPv4 from its own MAC and IP; DHCP requests, so many a second. Nothing else.
+A VM may send: ARP and IPv4 from its own MAC and IP; DHCP requests, so many a second; where its subnet has
+IPv6, that from the two addresses that follow from its MAC, never as a router or DHCP server. Nothing else.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 from msgspec import Struct
 
-from atoll.model.network import METADATA_IP
+from atoll.model.network import METADATA_IP, link_local
 
 TABLE = "atoll"
 PORT_PREFIX = "at-"
@@ -35,6 +37,8 @@ class Port(Struct, frozen=True):
     mac: str
     service_mac: str
     """Where the bridge's DHCP and metadata servers are."""
+    ip6: str = ""
+    """Its IPv6 address. Empty: it has none, and may not use IPv6 at all."""
 
 
 def link_for(ip: str) -> str:
@@ -42,21 +46,32 @@ def link_for(ip: str) -> str:
     return PORT_PREFIX + "".join(f"{int(octet):02x}" for octet in ip.split("."))
 
 
+def ip_of(chain: str) -> str | None:
+    """Whose chain this is, if it is that of a VM."""
+    digits = chain.removeprefix(f"vm-{PORT_PREFIX}")
+    if len(digits) != 8 or len(chain) == len(digits):
+        return None
+    try:
+        return str(ipaddress.IPv4Address(bytes.fromhex(digits)))
+    except ValueError:
+        return None
+
+
 def base() -> list[Command]:
-    """The table anew, in one transaction, without any VM."""
+    """What all VMs share, anew and in one transaction. Ports that are plugged stay so: their VMs run on."""
     prerouting = {"type": "filter", "hook": "prerouting", "prio": -300, "policy": "accept"}
     forward = {"type": "filter", "hook": "forward", "prio": 0, "policy": "accept"}
     to_any_vm = _equal({"meta": {"key": "oifname"}}, f"{PORT_PREFIX}*")
     return [
         {"add": {"table": _TABLE}},
-        {"delete": {"table": _TABLE}},
-        {"add": {"table": _TABLE}},
         {"add": {"map": {**_IN_TABLE, "name": "ports", "type": "ifname", "map": "verdict"}}},
         {"add": {"chain": {**_IN_TABLE, "name": "prerouting", **prerouting}}},
+        {"flush": {"chain": {**_IN_TABLE, "name": "prerouting"}}},
         _rule("prerouting", {"vmap": {"key": {"meta": {"key": "iifname"}}, "data": "@ports"}}),
         _rule("prerouting", _equal({"meta": {"key": "iifname"}}, f"{PORT_PREFIX}*"), _DROP),
         {"add": {"chain": {**_IN_TABLE, "name": "forward", **forward}}},
-        _rule("forward", to_any_vm, _equal(_payload("udp", "dport"), 67), _DROP),
+        {"flush": {"chain": {**_IN_TABLE, "name": "forward"}}},
+        _rule("forward", to_any_vm, _equal(_payload("udp", "dport"), {"set": [67, 547]}), _DROP),
     ]
 
 
@@ -78,6 +93,7 @@ def plug(port: Port) -> list[Command]:
         {"flush": {"chain": {**_IN_TABLE, "name": chain}}},
         _rule(chain, _differs(_payload("ether", "saddr"), port.mac), _DROP),
         _rule(chain, _equal(arp_mac, port.mac), _equal(arp_ip, {"set": ["0.0.0.0", port.ip]}), _ACCEPT),
+        *(_ipv6_rules(chain, port) if port.ip6 else ()),
         _rule(chain, _differs(_payload("ether", "type"), "ip"), _DROP),
         _rule(chain, *is_dhcp, _over(DHCP_PER_S), _DROP),
         _rule(chain, to_metadata, is_new, _over(CONNECTIONS_PER_S), _DROP),
@@ -86,22 +102,42 @@ def plug(port: Port) -> list[Command]:
         _rule(chain, _differs(source_ip, port.ip), _DROP),
         _rule(chain, _equal(_payload("udp", "sport"), 67), _DROP),
         _rule(chain, _ACCEPT),
-        {
-            "add": {
-                "element": {**_IN_TABLE, "name": "ports", "elem": [[port.link, {"goto": {"target": chain}}]]}
-            }
-        },
+        {"add": _entry(port.link)},
+    ]
+
+
+def _ipv6_rules(chain: str, port: Port) -> list[Command]:
+    """All that a VM may send over IPv6. Neighbour discovery names an address inside: it must be its own."""
+    own = [link_local(port.mac), port.ip6]
+    source, kind = _payload("ip6", "saddr"), _payload("icmpv6", "type")
+    target = {"payload": {"base": "th", "offset": 64, "len": 128}}
+    own_target = {"set": [f"0x{int(ipaddress.IPv6Address(ip)):032x}" for ip in own]}
+    is_ip6 = _equal(_payload("ether", "type"), "ip6")
+    return [
+        _rule(chain, _equal(kind, {"set": ["nd-router-advert", "nd-redirect"]}), _DROP),
+        # Whether somebody has the address that it is about to use, asked from none.
+        _rule(
+            chain,
+            _equal(source, "::"),
+            _equal(kind, "nd-neighbor-solicit"),
+            _equal(target, own_target),
+            _ACCEPT,
+        ),
+        _rule(chain, _differs(source, {"set": own}), _DROP),
+        _rule(chain, _equal(kind, "nd-neighbor-advert"), _differs(target, own_target), _DROP),
+        _rule(chain, is_ip6, _equal(_payload("udp", "sport"), 547), _DROP),
+        _rule(chain, is_ip6, _equal(_payload("udp", "dport"), 547), _over(DHCP_PER_S), _DROP),
+        _rule(chain, is_ip6, _ACCEPT),
     ]
 
 
 def unplug(link: str) -> list[Command]:
+    """Everything of `plug`. Not plugged is fine: what is added first can be deleted."""
     chain = f"vm-{link}"
     return [
-        {
-            "delete": {
-                "element": {**_IN_TABLE, "name": "ports", "elem": [[link, {"goto": {"target": chain}}]]}
-            }
-        },
+        {"add": {"chain": {**_IN_TABLE, "name": chain}}},
+        {"add": _entry(link)},
+        {"delete": _entry(link)},
         {"flush": {"chain": {**_IN_TABLE, "name": chain}}},
         {"delete": {"chain": {**_IN_TABLE, "name": chain}}},
     ]
@@ -111,6 +147,11 @@ _TABLE = {"family": "bridge", "name": TABLE}
 _IN_TABLE = {"family": "bridge", "table": TABLE}
 _DROP: Command = {"drop": None}
 _ACCEPT: Command = {"accept": None}
+
+
+def _entry(link: str) -> Command:
+    """What leads from a port to its chain."""
+    return {"element": {**_IN_TABLE, "name": "ports", "elem": [[link, {"goto": {"target": f"vm-{link}"}}]]}}
 
 
 def _rule(chain: str, *statements: Command) -> Command:

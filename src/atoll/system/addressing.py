@@ -7,7 +7,7 @@ import ipaddress
 import os
 import socket
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from msgspec import Struct
 from pyroute2.netlink import nlmsg, rtnl
@@ -23,10 +23,21 @@ from atoll.system.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Attrib
 IFF_UP = 0x1
 _SKIP_STATISTICS = 0x8
 _NUD_PERMANENT = 0x80
+_IFA_F_NODAD = 0x02
 _RT_TABLE_MAIN = 254
 _RTPROT_STATIC = 4
 _RTN_UNICAST = 1
 _SCOPE_LINK = 253
+
+
+Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+
+
+class Versioned(Protocol):
+    """An address or a network of either family."""
+
+    @property
+    def version(self) -> int: ...
 
 
 class Link(Struct, frozen=True):
@@ -85,22 +96,24 @@ class Addressing:
             return {link.get_attr("IFLA_IFNAME") for link in self._all()}
 
     def add_address(self, link: str, cidr: str) -> None:
-        """Give a link an address, such as 10.1.0.1/24. The same one with another prefix is replaced."""
+        """Give a link an address, 10.1.0.1/24 or fd00::1/64. The same one with another prefix is replaced."""
         wanted = _interface(cidr)
         with failing(f"giving address {cidr} to link {link}"):
             index = self._get(link).index
-            for other in self.addresses(link) - {str(wanted)}:
+            for other in self.addresses(link, _family(wanted)) - {str(wanted)}:
                 if ipaddress.ip_interface(other).ip == wanted.ip:
                     self._address(rtnl.RTM_DELADDR, index, _interface(other))
             with ignoring(errno.EEXIST):
                 self._address(rtnl.RTM_NEWADDR, index, wanted, NLM_F_CREATE | NLM_F_EXCL)
 
-    def addresses(self, link: str) -> set[str]:
-        """The IPv4 addresses of a link, with their prefix lengths."""
+    def addresses(self, link: str, family: int = socket.AF_INET) -> set[str]:
+        """The addresses of a link, with their prefix lengths: of IPv4, or those of another family."""
         with failing(f"listing addresses of link {link}"):
-            fields = {"family": socket.AF_INET, "index": self._get(link).index}
+            fields = {"family": family, "index": self._get(link).index}
             found = self._netlink.dump(rtnl.RTM_GETADDR, ifaddrmsg, fields)
-            return {f"{one.get_attr('IFA_LOCAL')}/{one['prefixlen']}" for one in found}
+            # Those of IPv6 have no IFA_LOCAL: no two ends of a link.
+            ips = ((one.get_attr("IFA_LOCAL") or one.get_attr("IFA_ADDRESS"), one) for one in found)
+            return {f"{ip}/{one['prefixlen']}" for ip, one in ips}
 
     def ensure_route(
         self, cidr: str, via: str | None = None, link: str | None = None, source: str | None = None
@@ -143,7 +156,7 @@ class Addressing:
         """Tell the kernel for good which MAC an address has, so that it need not ask."""
         with failing(f"setting neighbour {ip} of link {link}"):
             fields = {
-                "family": socket.AF_INET,
+                "family": _family(ipaddress.ip_address(ip)),
                 "ifindex": self._get(link).index,
                 "state": _NUD_PERMANENT,
             }
@@ -155,7 +168,7 @@ class Addressing:
         with failing(f"forgetting neighbour {ip} of link {link}"), ignoring(errno.ENOENT):
             found = self.find(link)
             if found is not None:
-                fields = {"family": socket.AF_INET, "ifindex": found.index}
+                fields = {"family": _family(ipaddress.ip_address(ip)), "ifindex": found.index}
                 self._netlink.request(rtnl.RTM_DELNEIGH, ndmsg, fields, [("NDA_DST", ip)])
 
     def _get(self, name: str) -> Link:
@@ -171,17 +184,20 @@ class Addressing:
     def _link(self, kind: int, index: int, attributes: Attributes, flags: int = 0) -> list[nlmsg]:
         return self._netlink.request(kind, ifinfmsg, {"index": index}, attributes, flags)
 
-    def _address(self, kind: int, index: int, address: ipaddress.IPv4Interface, flags: int = 0) -> None:
-        fields = {"family": socket.AF_INET, "prefixlen": address.network.prefixlen, "index": index}
+    def _address(self, kind: int, index: int, address: Interface, flags: int = 0) -> None:
+        fields = {"family": _family(address), "prefixlen": address.network.prefixlen, "index": index}
+        if address.version == 6:
+            # Ours by decree: nobody needs to be asked, and a second's wait would be one of the first guest.
+            fields["flags"] = _IFA_F_NODAD
         attributes = [("IFA_LOCAL", str(address.ip)), ("IFA_ADDRESS", str(address.ip))]
-        if address.network.prefixlen < 31:
+        if address.version == 4 and address.network.prefixlen < 31:
             attributes.append(("IFA_BROADCAST", str(address.network.broadcast_address)))
         self._netlink.request(kind, ifaddrmsg, fields, attributes, flags)
 
     def _route(self, kind: int, cidr: str, scope: int, attributes: Attributes, flags: int = 0) -> None:
-        network = ipaddress.IPv4Network(cidr)
+        network = ipaddress.ip_network(cidr)
         fields = {
-            "family": socket.AF_INET,
+            "family": _family(network),
             "dst_len": network.prefixlen,
             "table": _RT_TABLE_MAIN,
             "scope": scope,
@@ -213,8 +229,12 @@ def checked_name(name: str) -> str:
     return name
 
 
-def _interface(cidr: str) -> ipaddress.IPv4Interface:
+def _interface(cidr: str) -> Interface:
     try:
-        return ipaddress.IPv4Interface(cidr)
+        return ipaddress.ip_interface(cidr)
     except ValueError:
         raise Invalid("address", cidr, "must be such as 10.1.0.1/24") from None
+
+
+def _family(address: Versioned) -> int:
+    return socket.AF_INET6 if address.version == 6 else socket.AF_INET

@@ -31,10 +31,16 @@ class Layout(Struct, frozen=True):
 
     version: int
     roots: Mapping[str, Path]
+    others: tuple[Path, ...] = ()
+    """Hierarchies that we do not use. A container engine makes groups below ours there too."""
 
     def directories(self, group: str) -> tuple[Path, ...]:
         """The directories of a group, one in each hierarchy."""
         return tuple(dict.fromkeys(root / group for root in self.roots.values()))
+
+    def everywhere(self, group: str) -> tuple[Path, ...]:
+        """The same, and where the group would be in the other hierarchies."""
+        return (*self.directories(group), *(root / group for root in self.others))
 
 
 class Write(Struct, frozen=True):
@@ -49,18 +55,22 @@ def find_layout(mounts: str) -> Layout:
     """The layout that a text such as /proc/self/mounts describes."""
     version_1: dict[str, Path] = {}
     version_2: Path | None = None
+    mounted: list[Path] = []
     for line in mounts.splitlines():
         _, where, kind, options, *_ = line.split()
         path = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), where))
+        if kind in ("cgroup", "cgroup2"):
+            mounted.append(path)
         if kind == "cgroup":
             for controller in set(options.split(",")) & set(_CONTROLLERS):
                 version_1.setdefault(controller, path)
         elif kind == "cgroup2":
             version_2 = version_2 or path
     if version_1:  # a version 2 tree beside it (systemd's "hybrid") has no controllers to give
-        return Layout(1, {name: version_1[name] for name in _CONTROLLERS if name in version_1})
+        used = {name: version_1[name] for name in _CONTROLLERS if name in version_1}
+        return Layout(1, used, tuple(path for path in mounted if path not in used.values()))
     if version_2:
-        return Layout(2, {"": version_2})
+        return Layout(2, {"": version_2}, tuple(path for path in mounted if path != version_2))
     raise HostFailure(
         "looking for control groups: none are mounted",
         hint="mount them with: mount -t cgroup2 none /sys/fs/cgroup",

@@ -36,6 +36,7 @@ __all__ = [
     "join_paths",
     "kill_all",
     "members",
+    "other_hierarchies",
     "remove",
     "remove_if_empty",
     "usage",
@@ -95,6 +96,11 @@ def children(group: str) -> set[str]:
     return {child.name for top in _layout().directories(group) for child in _subgroups(top)}
 
 
+def other_hierarchies() -> tuple[Path, ...]:
+    """Where hierarchies are mounted that we do not use."""
+    return _layout().others
+
+
 def kill_all(group: str, timeout_s: float = 2.0) -> None:
     """End every process in the group and below, also new ones. Returns when all are gone."""
     layout = _layout()
@@ -117,7 +123,7 @@ def remove(group: str, timeout_s: float = 2.0) -> None:
     """Remove the group and those below it. Waits a little for processes that just end. Gone is fine."""
     _check(group)
     deadline = time.monotonic() + timeout_s
-    for top in _layout().directories(group):
+    for top in _layout().everywhere(group):
         for directory in _bottom_up(top):
             while not _remove_directory(directory):
                 if time.monotonic() > deadline:
@@ -131,7 +137,7 @@ def remove(group: str, timeout_s: float = 2.0) -> None:
 def remove_if_empty(group: str) -> None:
     """Remove the group unless something is in it or below it, such as another cloud's groups."""
     _check(group)
-    for directory in _layout().directories(group):
+    for directory in _layout().everywhere(group):
         if not any(_subgroups(directory)):
             _remove_directory(directory)
 

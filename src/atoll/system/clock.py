@@ -14,3 +14,8 @@ def now() -> datetime:
 def monotonic() -> float:
     """Seconds that only ever grow, for measuring how long something took."""
     return time.monotonic()
+
+
+def now_ns() -> int:
+    """The time of day in nanoseconds since 1970."""
+    return time.time_ns()

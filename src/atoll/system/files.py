@@ -17,9 +17,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from atoll.errors import Conflict, TooLarge
+from atoll.system import steps
 from atoll.system.failures import failing
 
 if TYPE_CHECKING:
@@ -34,12 +35,15 @@ def write_durably(path: Path, data: bytes, mode: int = 0o600) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{_TEMPORARY}")
     with failing(f"writing {path}"):
         try:
+            steps.step("write.begin")
             _write_new(temporary, data, mode)
+            steps.step("write.written")
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
         sync_dir(path.parent)
+        steps.step("write.renamed")
 
 
 def remove_leftovers(directory: Path) -> None:
@@ -85,6 +89,18 @@ def remove_tree(path: Path) -> None:
         sync_dir(path.parent)
 
 
+def new_file(path: Path) -> BinaryIO:
+    """A file that was not there before, open for writing, for us alone."""
+    with failing(f"making {path}"):
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+
+
+def sync(path: Path) -> None:
+    """Put the content of a file on disk."""
+    with failing(f"writing {path}"), path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def sync_dir(path: Path) -> None:
     """Put the names in a directory on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -98,6 +114,15 @@ def free_mib(path: Path) -> int:
     """Space that is left on the file system of `path` for those who are not root."""
     space = os.statvfs(path)
     return space.f_bavail * space.f_frsize // _MIB
+
+
+def used_mib(path: Path) -> int:
+    """What the files directly in a directory take. Gone is nothing."""
+    try:
+        with os.scandir(path) as entries:
+            return sum(entry.stat(follow_symlinks=False).st_blocks for entry in entries) * 512 // _MIB
+    except FileNotFoundError:
+        return 0
 
 
 def total_mib(path: Path) -> int:

@@ -1,6 +1,7 @@
 """Bridges, pairs of links, bridge ports and taps of one network namespace. Speaks netlink.
 
-What is made here carries IPv4 only: IPv6 is switched off on it, or every link would chatter on its own.
+What is made here carries IPv4 only, unless it is told otherwise: IPv6 is switched off on it, or every link
+would chatter on its own.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _IFF_VNET_HDR = 0x4000
 class Links(Addressing):
     """The links of one namespace (None: where we are). Each method may be repeated."""
 
-    def ensure_bridge(self, name: str, mac: str, mtu: int, addresses: Sequence[str] = ()) -> None:
+    def ensure_bridge(
+        self, name: str, mac: str, mtu: int, addresses: Sequence[str] = (), ipv6: bool = False
+    ) -> None:
         """A bridge that forwards at once, keeps its MAC whatever joins it, and has these addresses."""
         with failing(f"making bridge {name}"):
             found = self.find(name)
@@ -54,7 +57,7 @@ class Links(Addressing):
             if found is None or found.mac != mac:
                 attributes.append(("IFLA_ADDRESS", mac))
             self._link(rtnl.RTM_NEWLINK, 0 if found is None else found.index, attributes, NLM_F_CREATE)
-            self._quiet(name)
+            self._set_ipv6(name, ipv6)
             self.up(name)
         for address in addresses:
             self.add_address(name, address)
@@ -68,6 +71,7 @@ class Links(Addressing):
         peer_mac: str | None = None,
         mtu: int = 1500,
         master: str | None = None,
+        ipv6: bool = False,
     ) -> None:
         """A pair of links, both up; the peer in another namespace, or beside it when that is None."""
         there = self.namespace if peer_namespace is None else peer_namespace
@@ -75,10 +79,36 @@ class Links(Addressing):
             if not self._paired(name, peers.find(peer)):
                 self.delete(name)
                 self._make_veth(name, peer, there)
-            self._repair(name, mac, mtu)
-            peers._repair(peer, peer_mac, mtu)
+            self._repair(name, mac, mtu, ipv6)
+            peers._repair(peer, peer_mac, mtu, ipv6)
             if master is not None:
                 self.set_master(name, master)
+
+    def make_port(
+        self, name: str, bridge: str, mtu: int, peer: str, peer_mac: str, peer_namespace: str | None = None
+    ) -> None:
+        """A pair of links: one end up in a bridge, the other, with its MAC, switched off, to be given away.
+
+        What goes into another namespace goes there fastest while it is off, and at once if it is known.
+        """
+        with (
+            failing(f"making link {name} in bridge {bridge} with peer {peer}"),
+            contextlib.ExitStack() as stack,
+        ):
+            master = self._get(bridge).index
+            other = [("IFLA_IFNAME", checked_name(peer)), ("IFLA_ADDRESS", peer_mac), ("IFLA_MTU", mtu)]
+            if peer_namespace is not None:
+                other.append(("IFLA_NET_NS_FD", stack.enter_context(namespaces.opened(peer_namespace))))
+            pair = _info("veth", [("VETH_INFO_PEER", {"attrs": other})])
+            attributes = [
+                ("IFLA_IFNAME", checked_name(name)),
+                ("IFLA_MTU", mtu),
+                ("IFLA_MASTER", master),
+                pair,
+            ]
+            self._link(rtnl.RTM_NEWLINK, 0, attributes, NLM_F_CREATE | NLM_F_EXCL)
+            self._set_ipv6(name, False)
+            self.up(name)
 
     def set_master(self, link: str, bridge: str) -> None:
         """Put a link into a bridge."""
@@ -135,7 +165,7 @@ class Links(Addressing):
             attributes = [("IFLA_IFNAME", checked_name(name)), pair]
             self._link(rtnl.RTM_NEWLINK, 0, attributes, NLM_F_CREATE | NLM_F_EXCL)
 
-    def _repair(self, name: str, mac: str | None, mtu: int) -> None:
+    def _repair(self, name: str, mac: str | None, mtu: int, ipv6: bool = False) -> None:
         found = self._get(name)
         attributes: list[tuple[str, Any]] = []
         if mac is not None and found.mac != mac:
@@ -144,27 +174,35 @@ class Links(Addressing):
             attributes.append(("IFLA_MTU", mtu))
         if attributes:
             self._link(rtnl.RTM_NEWLINK, found.index, attributes)
-        self._quiet(name)
+        self._set_ipv6(name, ipv6)
         self.up(name)
 
-    def _quiet(self, name: str) -> None:
-        switch = Path("/proc/sys/net/ipv6/conf", name, "disable_ipv6")
+    def _set_ipv6(self, name: str, on: bool) -> None:
+        """With IPv6 or without it. With it, a link believes no router, and its addresses are good at once."""
+        switches = {"accept_ra": "0", "accept_dad": "0", "disable_ipv6": "0"} if on else {"disable_ipv6": "1"}
+        folder = Path("/proc/sys/net/ipv6/conf", name)
 
-        def switch_off() -> None:
+        def switch() -> None:
             # Writing takes milliseconds even where nothing changes. No such file: a kernel without IPv6.
-            if switch.exists() and switch.read_text().strip() != "1":
-                switch.write_text("1")
+            for key, value in switches.items():
+                path = folder / key
+                if path.exists() and path.read_text().strip() != value:
+                    path.write_text(value)
 
-        _in(self.namespace, switch_off)
+        _in(self.namespace, switch)
 
 
 def open_tap(name: str, bridge: str, mtu: int, namespace: str | None = None) -> int:
-    """A tap in a bridge, up; it lives as long as somebody has its descriptor open, which is returned."""
-    with failing(f"making tap {name} in bridge {bridge}"), Links(namespace) as links:
+    """A tap in a bridge, up; it lives as long as somebody has its descriptor open, which is returned.
+
+    Without a bridge (an empty name) it leads nowhere.
+    """
+    with failing(f"making tap {name} in bridge {bridge or '(none)'}"), Links(namespace) as links:
         descriptor = _in(namespace, lambda: _open_tap(checked_name(name)))
         try:
             links._repair(name, None, mtu)
-            links.set_master(name, bridge)
+            if bridge:
+                links.set_master(name, bridge)
         except BaseException:
             os.close(descriptor)
             raise
@@ -176,6 +214,22 @@ def sysctl(key: str, value: str, namespace: str | None = None) -> None:
     with failing(f"setting {key} to {value}"):
         # What is below net is that of the namespace of the thread that opens it.
         _in(namespace, lambda: _parameter(key).write_text(value))
+
+
+def forward_ipv6(namespace: str | None = None) -> None:
+    """Pass IPv6 packets on between links. Those that listened to routers go on doing so, which would end."""
+
+    def switch() -> None:
+        folder = Path("/proc/sys/net/ipv6/conf")
+        if (folder / "all/forwarding").read_text().strip() == "1":
+            return
+        for path in folder.glob("*/accept_ra"):
+            if path.parent.name not in ("all", "default") and path.read_text().strip() == "1":
+                path.write_text("2")
+        (folder / "all/forwarding").write_text("1")
+
+    with failing("forwarding IPv6"):
+        _in(namespace, switch)
 
 
 def read_sysctl(key: str, namespace: str | None = None) -> str:

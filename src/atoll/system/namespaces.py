@@ -1,5 +1,7 @@
 """Named network namespaces, the same ones that `ip netns` shows. Makes, enters and removes them.
 
+One that has no name is given by a process in it: `of_process`.
+
 A namespace belongs to a thread, so work inside one is done by a short-lived thread that enters it: the
 caller's own thread never moves.
 """
@@ -11,6 +13,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import socket
 import struct
 import threading
@@ -93,6 +96,11 @@ def enter(name: str) -> None:
     _enter(name)
 
 
+def of_process(pid: int) -> str:
+    """The namespace of a process, for use where a name is asked for. It cannot be made or deleted."""
+    return f"/proc/{pid}/ns/net"
+
+
 def socket_in(namespace: str, family: int, kind: int, proto: int = 0) -> socket.socket:
     """A socket that lives in the namespace, for use from anywhere."""
     return inside(namespace, lambda: socket.socket(family, kind, proto))
@@ -113,6 +121,8 @@ def opened(name: str) -> Iterator[int]:
 
 
 def _path(name: str) -> Path:
+    if re.fullmatch(r"/proc/[0-9]+/ns/net", name):
+        return Path(name)
     if not name or name in (".", "..") or "/" in name or "\0" in name or len(os.fsencode(name)) > 255:
         raise Invalid("network namespace", name, "must be a file name")
     return DIRECTORY / name

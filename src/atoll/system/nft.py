@@ -1,4 +1,7 @@
-"""The packet filter. Runs nft, which takes all commands in one transaction: all of them, or none."""
+"""The packet filter. Takes all commands in one transaction: all of them, or none.
+
+Where we are, by the library of nft; in other namespaces, or without it, by the program.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atoll.errors import HostFailure
-from atoll.system import processes
+from atoll.system import libnft, processes
 
 _APPLY = ("nft", "-j", "-f", "-")
 _LIST = ("nft", "-j", "list", "tables")
@@ -15,6 +18,10 @@ _LIST = ("nft", "-j", "list", "tables")
 
 async def apply(commands: Sequence[Mapping[str, Any]], namespace: str | None = None) -> None:
     """Apply commands of nft's JSON, such as {"add": {"table": …}}. Nothing changes when one is refused."""
+    here = libnft.context() if namespace is None else None
+    if here is not None:
+        _refuse(here.run(_encode(commands)), namespace)
+        return
     completed = await processes.run(_APPLY, stdin=_encode(commands), check=False, namespace=namespace)
     _check(completed, namespace)
 
@@ -31,6 +38,14 @@ def tables(namespace: str | None = None) -> set[tuple[str, str]]:
     _check(completed, namespace)
     entries = json.loads(completed.stdout)["nftables"]
     return {(entry["table"]["family"], entry["table"]["name"]) for entry in entries if "table" in entry}
+
+
+async def chains(family: str, table: str) -> set[str]:
+    """Names of the chains of a table, here. No such table is none."""
+    completed = await processes.run(("nft", "-j", "list", "chains", family), check=False)
+    _check(completed, None)
+    entries = (entry.get("chain", {}) for entry in json.loads(completed.stdout)["nftables"])
+    return {entry["name"] for entry in entries if entry.get("table") == table}
 
 
 def drops_forwarded() -> bool:
@@ -53,9 +68,13 @@ def _encode(commands: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def _check(completed: processes.Completed, namespace: str | None) -> None:
-    if completed.returncode == 0:
+    _refuse(None if completed.returncode == 0 else completed.stderr.decode(errors="replace"), namespace)
+
+
+def _refuse(said: str | None, namespace: str | None) -> None:
+    if said is None:
         return
-    said = completed.stderr.decode(errors="replace").strip()
+    said = said.strip()
     where = "" if namespace is None else f" of namespace {namespace}"
     enter = "" if namespace is None else f"ip netns exec {namespace} "
     raise HostFailure(

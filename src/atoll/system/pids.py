@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import errno
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
+
+_PIDFD_GETFD = 438
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Pid(Struct, frozen=True):
@@ -68,6 +74,20 @@ def on_gone(p: Pid, callback: Callable[[], None]) -> Callable[[], None]:
     if handle is None:
         return loop.call_soon(callback).cancel
     return watch(loop, handle, callback)
+
+
+def copy_descriptor(p: Pid, number: int) -> int:
+    """An open file of exactly this process, opened here too. OSError when there is none of that number."""
+    handle = _open(p)
+    if handle is None:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    try:
+        copy: int = _libc.syscall(ctypes.c_long(_PIDFD_GETFD), handle, number, 0)
+        if copy < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return copy
+    finally:
+        os.close(handle)
 
 
 def watch(loop: asyncio.AbstractEventLoop, handle: int, callback: Callable[[], None]) -> Callable[[], None]:

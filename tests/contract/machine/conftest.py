@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 
-def _load_labs() -> Any:
+def _load(name: str, path: Path) -> Any:
     # Test modules cannot import one another by name; the labs serve the host tests of drivers too.
-    if "machine_labs" not in sys.modules:
-        spec = importlib.util.spec_from_file_location("machine_labs", Path(__file__).with_name("labs.py"))
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules["machine_labs"] = module
+        sys.modules[name] = module
         spec.loader.exec_module(module)
-    return sys.modules["machine_labs"]
+    return sys.modules[name]
 
 
-labs = _load_labs()
+labs = _load("machine_labs", Path(__file__).with_name("labs.py"))
+container_labs = _load("machine_container_labs", Path(__file__).with_name("container_labs.py"))
+engine = _load("private_engine", Path(__file__).parents[2] / "engine.py")
 
 
 @pytest.fixture(scope="session")
@@ -32,14 +35,46 @@ def boot_files(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return labs.make_boot_files(tmp_path_factory.mktemp("boot"))
 
 
-@pytest.fixture(params=["sim", "qemu"])
-async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
-    if request.param == "sim":
-        chosen = labs.SimLab(tmp_path)
-    elif os.geteuid() != 0:
+@pytest.fixture(scope="session")
+def container_image(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return container_labs.make_image(tmp_path_factory.mktemp("image"))
+
+
+@pytest.fixture(scope="session")
+def engine_socket() -> Iterator[Path]:
+    with engine.private_engine() as socket:
+        yield socket
+
+
+def make_lab(kind: str, request: pytest.FixtureRequest, directory: Path) -> Any:
+    if kind == "sim":
+        return labs.SimLab(directory)
+    if os.geteuid() != 0:
         pytest.skip("real guests need root")
-    else:
-        chosen = labs.QemuLab(tmp_path, request.getfixturevalue("boot_files"))
+    if kind == "qemu":
+        return labs.QemuLab(directory, request.getfixturevalue("boot_files"))
+    image = request.getfixturevalue("container_image")
+    if kind == "lxc":
+        if shutil.which("lxc-start") is None:
+            pytest.skip("there is no lxc-start: apt-get install lxc")
+        return container_labs.LxcLab(directory, image)
+    return container_labs.DockerLab(directory, image, request.getfixturevalue("engine_socket"), engine.ask)
+
+
+@pytest.fixture(name="make_lab")
+def make_lab_fixture() -> Any:
+    """For suites of those kinds that can do more."""
+    return make_lab
+
+
+@pytest.fixture
+def opened() -> Any:
+    return labs.opened
+
+
+@pytest.fixture(params=["sim", "qemu", "lxc", "docker"])
+async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
+    chosen = make_lab(request.param, request, tmp_path)
     async with labs.opened(chosen) as lab:
         yield lab
 

@@ -16,6 +16,7 @@ import pytest
 
 from atoll.drivers.machine.base import Exit, Machine, MachineDriver, Nic
 from atoll.drivers.machine.qemu import record
+from atoll.drivers.machine.qemu.console import open_line
 from atoll.drivers.machine.qemu.driver import QemuDriver
 from atoll.drivers.machine.qemu.monitor import Monitor
 from atoll.drivers.machine.sim import SimDriver, SimFaults
@@ -40,6 +41,18 @@ exec </dev/console >/dev/console 2>&1
 exec 3</dev/input/event0
 (/bin/busybox head -c 1 <&3 >/dev/null && /bin/busybox poweroff -f) &
 button=$!
+case " $(/bin/busybox cat /proc/cmdline) " in *" atoll.wait "*)
+    exec 4<>/dev/ttyS1
+    /bin/busybox stty -echo -onlcr <&4
+    echo ready >&4
+    while read -r order mac name seed clock <&4; do
+        case $order in
+            park) echo ready >&4 ;;
+            *) echo "$order $mac $name"; echo taken >&4 ;;
+        esac
+        [ "$order" = identity ] && break
+    done
+esac
 echo "guest ready"
 while read -r line; do
     case $line in
@@ -68,6 +81,9 @@ class Exits:
 
 class Lab:
     """What a test may do with any kind of machine."""
+
+    kept = frozenset({"file console.log"})
+    """What stays of a machine that was killed, as long as its VM does."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -121,6 +137,11 @@ class Lab:
         """Wait until the guest has come up so many times."""
         raise NotImplementedError
 
+    async def until_told(self, machine: Machine, order: str) -> None:
+        """Wait until the guest has been told who it is."""
+        told = f"{order} {machine.nic.mac} {machine.name}".encode()
+        await until(lambda: told in (machine.directory / "console.log").read_bytes())
+
     async def make_deaf(self, driver: MachineDriver, machine: Machine) -> None:
         raise NotImplementedError
 
@@ -147,6 +168,14 @@ class SimLab(Lab):
         drivers = [SimDriver(exits, SimFaults(fail=[step])) for step in ("start", "started")]
         self._drivers.extend(drivers)
         return [(driver, self.machine()) for driver in drivers]
+
+    def failing_templates(self, exits: Exits, machine: Machine) -> list[tuple[MachineDriver, Machine]]:
+        driver = SimDriver(exits, SimFaults(fail=["make_template"]))
+        self._drivers.append(driver)
+        return [(driver, machine)]
+
+    def break_template(self, driver: SimDriver, directory: Path) -> None:
+        driver.faults = SimFaults(fail=["fork"])
 
     async def until_boots(self, machine: Machine, count: int) -> None:
         assert (machine.directory / "console.log").read_bytes().count(b"simulated guest") == count
@@ -218,6 +247,16 @@ class QemuLab(Lab):
         driver = self.driver(exits)
         return [(driver, one) for one in broken]
 
+    def failing_templates(self, exits: Exits, machine: Machine) -> list[tuple[MachineDriver, Machine]]:
+        """QEMU refuses its memory; the guest ends without ever waiting."""
+        driver, replace = self.driver(exits), msgspec.structs.replace
+        panics = replace(machine, cmdline=f"{machine.cmdline} rdinit=/none panic=-1")
+        return [(driver, replace(machine, memory_mib=1 << 40)), (driver, panics)]
+
+    def break_template(self, driver: MachineDriver, directory: Path) -> None:
+        state = directory / "state"
+        state.write_bytes(state.read_bytes()[:5000])
+
     async def booted(self, machine: Machine) -> None:
         await self.until_boots(machine, 1)
 
@@ -225,18 +264,14 @@ class QemuLab(Lab):
         await until(lambda: self._log(machine).count(READY) >= count)
 
     async def make_deaf(self, driver: MachineDriver, machine: Machine) -> None:
-        await self.tell(machine, b"deaf\n")
+        await self.tell(driver, machine, b"deaf\n")
         await until(lambda: b"deaf now" in self._log(machine))
 
     async def power_off_inside(self, driver: MachineDriver | None, machine: Machine) -> None:
-        await self.tell(machine, b"off\n")
-        if driver is None:
-            await self._ended(machine)
+        await self.tell(driver, machine, b"off\n")
 
     async def panic(self, driver: MachineDriver | None, machine: Machine) -> None:
-        await self.tell(machine, b"panic\n")
-        if driver is None:
-            await self._ended(machine)
+        await self.tell(driver, machine, b"panic\n")
 
     async def end_process(self, driver: MachineDriver | None, machine: Machine) -> None:
         process = self.process(machine)
@@ -248,22 +283,25 @@ class QemuLab(Lab):
         assert known is not None
         return known.process()
 
-    async def tell(self, machine: Machine, line: bytes) -> None:
-        _, writer = await files.connect_unix(machine.directory / "console.sock")
-        writer.write(line)
-        await writer.drain()
-        # Closed only when the guest has reacted: QEMU drops what it had not passed on when its client leaves.
-        size = len(self._log(machine))
-        await until(lambda: len(self._log(machine)) > size)
-        writer.close()
-        await writer.wait_closed()
+    async def tell(self, driver: MachineDriver | None, machine: Machine, line: bytes) -> None:
+        if driver is None:
+            await self._tell_and_wait_for_its_end(machine, line)
+            return
+        assert isinstance(driver, QemuDriver)
+        console = await driver.console(machine)
+        await console.write(line)
+        await console.read()
+        await console.close()
 
-    async def _ended(self, machine: Machine) -> None:
-        """Wait until QEMU knows that its guest has ended. An agent would hold the monitor: only without."""
+    async def _tell_and_wait_for_its_end(self, machine: Machine, line: bytes) -> None:
+        """Until QEMU knows that its guest has ended. An agent would hold the monitor: only without."""
         heard: list[Exit] = []
         monitor = Monitor("lab", heard.append)
         await monitor.connect(machine.directory / "monitor.sock", PATIENCE_S)
+        typing = await open_line(monitor)
+        os.write(typing, line)
         await until(lambda: bool(heard))
+        os.close(typing)
         await monitor.close()
 
     def _log(self, machine: Machine) -> bytes:
@@ -306,13 +344,14 @@ class BootFiles(msgspec.Struct, frozen=True):
 def make_boot_files(directory: Path) -> BootFiles:
     cache = Path(os.environ.get("ATOLL_CACHE") or "/var/cache/atoll")
     try:
-        package = packages.cached_kernel(cache) or packages.fetch_kernel(cache, lambda _: None)
+        package = packages.cached_kernel(cache) or packages.fetch_kernel(cache, directory, lambda _: None)
     except AtollError as error:
         pytest.skip(f"no kernel to boot guests with: {error.brief}")
     made = BootFiles(directory / "kernel", directory / "initrd")
-    with packages.unpacked(package) as tree:
-        shutil.copyfile(next(tree.glob("boot/vmlinuz-*")), made.kernel)
-        made.initrd.write_bytes(initramfs(tree / "lib/modules"))
+    tree = packages.unpack(package, directory)
+    shutil.copyfile(next(tree.glob("boot/vmlinuz-*")), made.kernel)
+    made.initrd.write_bytes(initramfs(tree / "lib/modules"))
+    shutil.rmtree(tree)
     return made
 
 

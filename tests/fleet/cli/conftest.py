@@ -19,6 +19,7 @@ import pytest
 from aiohttp import web
 
 from atoll.api import hypervisor as api
+from atoll.api.changes import VM_ACKNOWLEDGE, VM_CHANGE, ChangeVm
 from atoll.api.route import ByteSocket, Call, Done, bind, bind_download, bind_socket, bind_stream
 from atoll.api.server import application
 from atoll.cli.main import main
@@ -29,7 +30,7 @@ from atoll.model.identity import Identity
 from atoll.model.image import DirectBoot, Image
 from atoll.model.network import Subnet, mac_for
 from atoll.model.node import Capacity, DriverInfo, Node, Pool
-from atoll.model.vm import VM, VmState
+from atoll.model.vm import VM, ConsoleKind, VmState
 
 CREATED_AT = datetime(2024, 5, 1, 12, 0, tzinfo=UTC)
 
@@ -45,6 +46,12 @@ class Node0:
     user_data: dict[str, bytes] = field(default_factory=dict)
     pools: list[Pool] = field(default_factory=list)
     protected: set[str] = field(default_factory=set)
+    acknowledged: list[str] = field(default_factory=list)
+    changed: list[ChangeVm] = field(default_factory=list)
+    attached: list[api.Attach] = field(default_factory=list)
+    writer: str = ""
+    """Who has the keyboard of every console."""
+    history: bytes = b"booting\r\n"
     mute_after: str = ""
     """Break off a create after this stage, without a result."""
 
@@ -102,6 +109,14 @@ class Node0:
         vm = self.change(call.params["vm"], VmState.DESTROYING)
         del self.vms[vm.ip]
 
+    async def acknowledge(self, call: Call[None, None]) -> VM:
+        self.acknowledged.append(call.params["vm"])
+        return self.find(call.params["vm"])
+
+    async def change_vm(self, call: Call[ChangeVm, None]) -> VM:
+        self.changed.append(call.body)
+        return self.find(call.params["vm"])
+
     async def log(self, call: Call[None, None]) -> AsyncIterator[bytes]:
         for byte in range(0, len(self.logs[self.find(call.params["vm"]).name]), 3):
             yield self.logs[call.params["vm"]][byte : byte + 3]
@@ -109,14 +124,34 @@ class Node0:
     async def give_user_data(self, call: Call[None, None]) -> AsyncIterator[bytes]:
         yield self.user_data[self.find(call.params["vm"]).name]
 
-    async def console(self, call: Call[None, None]) -> Callable[[ByteSocket], Awaitable[None]]:
+    async def console(self, call: Call[None, api.Attach]) -> Callable[[ByteSocket], Awaitable[None]]:
         self.find(call.params["vm"])
+        self.attached.append(call.query)
+        writes = not call.query.watch and (call.query.take or not self.writer)
 
         async def talk(socket: ByteSocket) -> None:
+            if call.query.history:
+                await socket.send(self.history)
+            await socket.tell(api.Writer(writes, "admin" if writes else self.writer))
             await socket.send(b"login: ")
             while data := await socket.receive():
-                if data == b"crash\n":
-                    return
+                match data:
+                    case b"crash\n":
+                        return
+                    case b"lose\n":
+                        await socket.tell(api.Writer(False, "eve"))
+                    case _:
+                        await socket.send(b"<" + data + b">")
+
+        return talk
+
+    async def vnc(self, call: Call[None, None]) -> Callable[[ByteSocket], Awaitable[None]]:
+        if self.find(call.params["vm"]).console is not ConsoleKind.VNC:
+            raise Conflict("the VM has no screen")
+
+        async def talk(socket: ByteSocket) -> None:
+            await socket.send(b"RFB 003.008\n")
+            while data := await socket.receive():
                 await socket.send(b"<" + data + b">")
 
         return talk
@@ -163,8 +198,10 @@ class Node0:
             bind(api.VM_LIST, vms), bind(api.VM_SHOW, show), bind_stream(api.VM_CREATE, self.create),
             bind_stream(api.VM_START, self.start), bind_stream(api.VM_REBOOT, self.start),
             bind(api.VM_STOP, self.stop), bind(api.VM_DESTROY, self.destroy),
+            bind(VM_ACKNOWLEDGE, self.acknowledge), bind(VM_CHANGE, self.change_vm),
             bind_download(api.VM_LOG, self.log), bind_download(api.VM_USER_DATA, self.give_user_data),
-            bind_socket(api.VM_CONSOLE, self.console), bind_stream(api.EVENTS, self.events),
+            bind_socket(api.VM_CONSOLE, self.console), bind_socket(api.VM_VNC, self.vnc),
+            bind_stream(api.EVENTS, self.events),
             bind(api.NODE_SHOW, node), bind(api.NODE_ADD_SUBNET, self.add_subnet),
             bind(api.NODE_ADD_ADDRESS, self.add_address), bind(api.IMAGE_LIST, images),
         ]  # fmt: skip

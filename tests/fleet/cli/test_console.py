@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import termios
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from atoll.api import hypervisor as api
 
 DEADLINE_S = 20
 
@@ -47,6 +51,71 @@ def test_the_console_of_no_vm_is_exit_status_3(cloud: Any) -> None:
     assert b"atoll: no VM ghost" in err
 
 
+def test_a_script_gets_no_history_unless_it_asks(cloud: Any) -> None:
+    cloud.node.make("web")
+    for option, seen in ((), b"login: <x\n>"), (("--history",), b"booting\r\nlogin: <x\n>"):
+        process = cloud.start(
+            "vm", "console", "web", "--linger", "0.3", *option, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert process.communicate(b"x\n", timeout=DEADLINE_S)[0] == seen
+
+
+def test_a_script_that_cannot_type_fails_and_says_who_can(cloud: Any) -> None:
+    cloud.node.make("web")
+    cloud.node.writer = "eve"
+    process = cloud.start(
+        "vm", "console", "web", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, err = process.communicate(b"reboot\n", timeout=DEADLINE_S)
+    assert (process.returncode, out) == (4, b"")
+    assert b"eve has the keyboard" in err
+    assert b"--take" in err
+
+
+def test_a_script_can_take_the_keyboard(cloud: Any) -> None:
+    cloud.node.make("web")
+    cloud.node.writer = "eve"
+    process = cloud.start(
+        "vm", "console", "web", "--take", "--linger", "0.3", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.communicate(b"id\n", timeout=DEADLINE_S)[0] == b"login: <id\n>"
+    assert cloud.node.attached[0].take
+
+
+def test_one_who_watches_sends_nothing_and_stays_until_the_end(cloud: Any) -> None:
+    cloud.node.make("web")
+    process = cloud.start(
+        "vm",
+        "console",
+        "web",
+        "--watch",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        process.stdin.write(b"crash\n")
+        process.stdin.close()
+        assert process.stdout.read(len(b"booting\r\nlogin: ")) == b"booting\r\nlogin: "
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
+        assert cloud.node.attached == [api.Attach(watch=True)]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def test_to_watch_and_to_take_is_a_usage_error(cloud: Any) -> None:
+    process = cloud.start("vm", "console", "web", "--watch", "--take", stderr=subprocess.PIPE)
+    _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 2
+    assert b"not allowed with" in err
+
+
 class Terminal:
     """A terminal with a person at it."""
 
@@ -58,7 +127,10 @@ class Terminal:
         return termios.tcgetattr(self.slave)
 
     def type(self, keys: bytes) -> None:
-        os.write(self.master, keys)
+        os.set_blocking(self.master, False)
+        while keys:
+            assert select.select([], [self.master], [], DEADLINE_S)[1]
+            keys = keys[os.write(self.master, keys) :]
 
     def expect(self, text: bytes) -> None:
         deadline = time.monotonic() + DEADLINE_S
@@ -82,12 +154,14 @@ def terminal() -> Iterator[Terminal]:
     made.close()
 
 
-@pytest.fixture
-def session(cloud: Any, terminal: Terminal) -> Iterator[subprocess.Popen[bytes]]:
-    """A console that has connected."""
+@contextmanager
+def opened(cloud: Any, terminal: Terminal, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A console on a terminal, connected."""
     cloud.node.make("web")
     end = terminal.slave
-    process = cloud.start("vm", "console", "web", stdin=end, stdout=end, stderr=end, start_new_session=True)
+    process = cloud.start(
+        "vm", "console", "web", *options, stdin=end, stdout=end, stderr=end, start_new_session=True
+    )
     try:
         terminal.expect(b"Ctrl-] leaves it")
         terminal.expect(b"login: ")
@@ -95,6 +169,13 @@ def session(cloud: Any, terminal: Terminal) -> Iterator[subprocess.Popen[bytes]]
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture
+def session(cloud: Any, terminal: Terminal) -> Iterator[subprocess.Popen[bytes]]:
+    """A console that has connected."""
+    with opened(cloud, terminal) as process:
+        yield process
 
 
 def test_every_key_goes_to_the_guest_until_the_escape(
@@ -137,3 +218,60 @@ def test_the_terminal_is_restored_however_it_ends(cloud: Any, how: Any, status: 
         process.kill()
         process.wait()
         terminal.close()
+
+
+def test_on_a_terminal_the_history_comes_first_and_asks_the_terminal_nothing(
+    cloud: Any, terminal: Terminal
+) -> None:
+    cloud.node.history = b"~ # \x1b[6nls\r\n\x1b[1mbold\r\n"
+    with opened(cloud, terminal):
+        assert b"~ # ls\r\n\x1b[1mbold\r\nlogin: " in terminal.seen
+
+
+def test_one_who_comes_second_is_told_who_types(cloud: Any, terminal: Terminal) -> None:
+    cloud.node.writer = "eve"
+    with opened(cloud, terminal):
+        assert b"[eve has the keyboard, you look on; --take takes it]" in terminal.seen
+
+
+def test_one_who_loses_the_keyboard_is_told(terminal: Terminal, session: subprocess.Popen[bytes]) -> None:
+    terminal.type(b"lose\n")
+    terminal.expect(b"[eve has the keyboard")
+
+
+def test_one_who_watches_types_nothing_and_leaves_with_the_escape_or_control_c(
+    cloud: Any, terminal: Terminal
+) -> None:
+    for key in (b"\x1d", b"\x03"):
+        with opened(cloud, terminal, "--watch") as process:
+            terminal.type(b"crash\n" + key)
+            terminal.expect(b"left the console of web")
+            assert process.wait(DEADLINE_S) == 0
+            terminal.seen = b""
+
+
+def test_what_the_guest_changed_in_the_terminal_is_taken_back(cloud: Any, terminal: Terminal) -> None:
+    cloud.node.history = b"\x1b[?1049h\x1b[?2004h\x1b[?25leditor"
+    with opened(cloud, terminal) as process:
+        terminal.type(b"\x1d")
+        terminal.expect(b"left the console of web")
+        assert process.wait(DEADLINE_S) == 0
+    end = terminal.seen.partition(b"login: ")[2]
+    for sequence in (b"\x1b[?1049l", b"\x1b[?2004l", b"\x1b[?25h", b"\x1b[0m"):
+        assert sequence in end
+
+
+def test_a_terminal_that_goes_ends_the_console_without_a_complaint(cloud: Any) -> None:
+    cloud.node.make("web")
+    master, slave = pty.openpty()
+    process = cloud.start(
+        "vm", "console", "web",
+        stdin=slave, stdout=slave, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+    terminal_text = b""
+    while b"login: " not in terminal_text:
+        terminal_text += os.read(master, 4096)
+    os.close(master)
+    assert process.communicate(timeout=DEADLINE_S)[1].endswith(b"left the console of web\n")
+    assert process.returncode == 0

@@ -52,7 +52,7 @@ def test_list_needs_only_the_light_client(cloud: Any) -> None:
     loaded = modules_after(cloud, "vm", "list")
     assert "http.client" in loaded
     assert not loaded & HEAVY
-    assert not loaded & {"atoll.cli.console", "atoll.cli.node", "atoll.cli.ca", "atoll.identity"}
+    assert not loaded & {"atoll.cli.console", "atoll.cli.node", "atoll.cli.ca", "atoll.identity.authority"}
 
 
 def test_a_reader_that_leaves_early_is_no_noise(cloud: Any) -> None:

@@ -102,6 +102,6 @@ def test_it_cannot_write_the_images_that_it_has_open(running: tuple[Machine, Pat
 def test_its_files_belong_to_root_alone(running: tuple[Machine, Path]) -> None:
     machine, _ = running
 
-    for name in ("qemu.json", "qemu.log", "console.log", "monitor.sock", "console.sock"):
+    for name in ("qemu.json", "qemu.log", "console.log", "monitor.sock"):
         status = (machine.directory / name).stat()
         assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o600), name

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 
@@ -74,10 +74,11 @@ class Station(Struct, frozen=True):
                     await writer.wait_closed()
             client.close()
 
-    async def ask(self, path: str, method: str = "GET") -> Reply:
+    async def ask(self, path: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> Reply:
         """One HTTP request on a connection of its own."""
+        more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         async with self.connect() as (reader, writer):
-            writer.write(f"{method} {path} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n".encode())
+            writer.write(f"{method} {path} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n{more}\r\n".encode())
             return await read_reply(reader, method)
 
     @property

@@ -17,8 +17,8 @@ import pytest
 
 from atoll.errors import HostFailure, NotFound
 from atoll.hypervisor.metadata.gate import Limits
+from atoll.hypervisor.metadata.guest import Guest
 from atoll.hypervisor.metadata.server import MetadataServer
-from atoll.hypervisor.metadata.tree import Guest
 from atoll.model.network import METADATA_IP
 from atoll.system import namespaces
 
@@ -111,7 +111,7 @@ async def test_a_stock_client_reads_all_of_it(start: Start, good: Station) -> No
         assert abs(float(await fetch("/latest/dynamic/epoch-time")) - time.time()) < 5
         document = json.loads(await fetch(DOCUMENT))
         assert (document["ip"], document["instance_id"], document["name"]) == (good.ip, "i-good", "good")
-        assert await fetch("/") == b"datasource/\nlatest/\n"
+        assert await fetch("/latest/dynamic") == b"epoch-time\ninstance-identity/"
         assert agent.reads[0] == (good.ip, "/datasource/SmallStack")
         assert len(agent.reads) == 5
 

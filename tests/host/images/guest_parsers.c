@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "channel_message.h"
 #include "dhcp_message.h"
 #include "http.h"
 #include "json.h"
@@ -51,6 +52,7 @@ static void feed(const uint8_t *data, size_t length)
 {
     uint8_t *exact = malloc(length);
     struct http_response response;
+    struct order order;
     struct lease lease;
     char out[16];
     char hex[SHA256_HEX];
@@ -67,6 +69,9 @@ static void feed(const uint8_t *data, size_t length)
     if (head)
         http_judge_request(exact, head);
     json_member((const char *)exact, length, "instance_id", out, sizeof out);
+    channel_parse(exact, length, &order);
+    if (strnlen(order.name, sizeof order.name) == sizeof order.name)
+        abort();
     sha256_hex(exact, length, hex);
     free(exact);
 }
@@ -77,6 +82,8 @@ static void fuzz_round(void)
         "HTTP/1.1 200 OK\r\nContent-Length: 12\r\nX: y\r\n\r\nbody of it..",
         "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
         "{\"a\": [1, {\"instance_id\": \"x\"}], \"instance_id\": \"i-1\", \"b\": \"\\\"\"}",
+        "identity 02:00:0a:01:00:05 web 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f 17",
+        "park",
     };
     uint8_t data[DHCP_MAX_FRAME], message[DHCP_MAX_MESSAGE];
     size_t length;
@@ -90,7 +97,7 @@ static void fuzz_round(void)
         data[22] = 0, data[23] = DHCP_CLIENT_PORT;
         break;
     case 2: {
-        const char *text = TEXTS[chance(3)];
+        const char *text = TEXTS[chance(sizeof TEXTS / sizeof *TEXTS)];
 
         length = strlen(text);
         memcpy(data, text, length);
@@ -142,8 +149,25 @@ static int read_member(const char *key)
     return 0;
 }
 
+static int read_order(void)
+{
+    uint8_t line[1024];
+    struct order order;
+    static const char *const KINDS[] = {
+        [ORDER_NONE] = "none", [ORDER_IDENTITY] = "identity", [ORDER_REHEARSE] = "rehearse", [ORDER_PARK] = "park"};
+
+    printf("%s", KINDS[channel_parse(line, fread(line, 1, sizeof line, stdin), &order)]);
+    if (order.clock_ns) {
+        printf(" %02x%02x %s ", order.mac[0], order.mac[5], order.name);
+        printf("%02x%02x %llu", order.seed[0], order.seed[31], (unsigned long long)order.clock_ns);
+    }
+    return 0;
+}
+
 int main(int count, char **words)
 {
+    if (count == 2 && !strcmp(words[1], "order"))
+        return read_order();
     if (count == 2 && !strcmp(words[1], "sha256"))
         return hash_input();
     if (count == 2 && !strcmp(words[1], "lease"))

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from atoll.drivers.machine.qemu.channel import order
 from atoll.images.appliance import GUEST
 
 HARNESS = Path(__file__).with_name("guest_parsers.c")
-PURE = ("dhcp_message.c", "http.c", "json.c", "sha256.c")
+PURE = ("channel_message.c", "dhcp_message.c", "http.c", "json.c", "sha256.c")
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +67,51 @@ def test_a_lease_is_read_and_classless_routes_win_over_the_router(parsers: Path)
 def test_only_the_outermost_member_is_found(parsers: Path, document: object, found: str | None) -> None:
     done = run(parsers, "member", "instance_id", data=json.dumps(document).encode())
     assert (done.stdout.decode() if done.returncode == 0 else None) == found, done.stderr
+
+
+SEED = bytes(range(32)).hex()
+
+
+def read_order(parsers: Path, line: str) -> str:
+    return run(parsers, "order", data=line.encode()).stdout.decode()
+
+
+@pytest.mark.parametrize("kind", ["identity", "rehearse"])
+def test_what_the_host_says_is_what_the_guest_understands(parsers: Path, kind: str) -> None:
+    line = order(kind, "02:00:0a:01:00:05", "web-1", bytes(range(32)), 1_700_000_000_123_456_789)  # type: ignore[arg-type]
+
+    assert read_order(parsers, line.decode().rstrip()) == f"{kind} 0205 web-1 001f 1700000000123456789"
+
+
+def test_to_park_needs_no_more_words(parsers: Path) -> None:
+    assert read_order(parsers, "park") == "park"
+    assert read_order(parsers, "park now") == "none"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        " ",
+        "identity",
+        "identity ",
+        f"identity 02:00:0a:01:00:05 web {SEED}",
+        f"identity 02:00:0a:01:00:05 web {SEED} ",
+        f"identity 02:00:0a:01:00:05 web {SEED} 17 more",
+        f"identity 02:00:0a:01:00:05  web {SEED} 17",
+        f"identity 02:00:0a:01:00 web {SEED} 17",
+        f"identity 02-00-0a-01-00-05 web {SEED} 17",
+        f"identity 02:00:0A:01:00:05 web {SEED} 17",
+        f"identity 02:00:0a:01:00:05 we;b {SEED} 17",
+        f"identity 02:00:0a:01:00:05 {'w' * 64} {SEED} 17",
+        f"identity 02:00:0a:01:00:05 web {SEED[:-2]} 17",
+        f"identity 02:00:0a:01:00:05 web {SEED}00 17",
+        f"identity 02:00:0a:01:00:05 web {SEED[:-1]}g 17",
+        f"identity 02:00:0a:01:00:05 web {SEED} -17",
+        f"identity 02:00:0a:01:00:05 web {SEED} {10**20}",
+        f"Identity 02:00:0a:01:00:05 web {SEED} 17",
+        f"identity 02:00:0a:01:00:05 web {SEED} {'1' * 300}",
+    ],
+)
+def test_an_order_that_is_wrong_in_any_way_is_none(parsers: Path, line: str) -> None:
+    assert read_order(parsers, line) == "none"

@@ -1,16 +1,14 @@
-"""VMs of the shared cloud, named by their state, and a machine of its own for whoever needs the whole host."""
+"""VMs of the shared cloud, named by their state, and a machine of its own for who needs the whole host."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,29 +17,41 @@ import pytest
 if TYPE_CHECKING:
     from tests.host.conftest import Cli
 
-# Process 1 of a room: collects what its processes leave, until it is killed, and everything in it with it.
+# Process 1 of a room: collects what its processes leave. When we close its input, or die, it does what it was
+# left to do and ends, and everything in the room with it.
 INIT = """
-import os, signal
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+import json, os, select, signal, subprocess, sys
+
+ended, noted = os.pipe()
+os.set_blocking(noted, False)
+signal.set_wakeup_fd(noted)
+signal.signal(signal.SIGCHLD, lambda *_: None)
 print("ready", flush=True)
-while True:
-    signal.sigwait({signal.SIGCHLD})
+while 0 not in select.select([0, ended], [], [])[0]:
+    os.read(ended, 4096)
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     except ChildProcessError:
         pass
+for command in json.loads(sys.argv[1]):
+    subprocess.run(command, capture_output=True)
 """
 
-# `ip netns` leaves its directory mounted for good when it is first used: a host where that has happened. What
-# is not a tmpfs is read-only, so nothing can be left there.
+# Two places can be written to: a directory for clouds and /run, where `ip netns` has been used before, which
+# leaves a mount for good. The rest is read-only: nothing can be left there.
 FURNISH = """
 set -e
-mount -o remount,bind,ro /
-for place in /tmp /run /var/lib /var/tmp /root; do mount -t tmpfs -o mode=0755 room $place; done
+for place in $(cut -d ' ' -f 5 /proc/self/mountinfo | grep -Ev '^/(proc|sys|dev|run)(/|$)'); do
+    mount -o remount,bind,ro "$place"
+done
+! mountpoint -q /run/netns || umount --lazy --recursive /run/netns
+mount -t tmpfs -o mode=0711 room "$2"
+mount -t tmpfs -o mode=0755 room /run
 ip link set lo up
-ip netns add first && ip netns delete first
-exec "$0" -c "$1"
+ip netns add first
+ip netns delete first
+exec "$0" -c "$1" "$3"
 """
 
 SNAPSHOT = """
@@ -62,7 +72,7 @@ switches = pathlib.Path("/proc/sys/net/ipv4")
 json.dump(
     {
         "processes": sorted(processes()),
-        "files": sorted(path for top in ("/tmp", "/run", "/var/lib", "/var/tmp", "/root") for path in walk(top)),
+        "files": sorted(path for top in ("/run", sys.argv[1]) for path in walk(top)),
         "mounts": sorted(line.split()[4] for line in open("/proc/self/mountinfo")),
         "links": sorted(link["ifname"] for link in json.loads("".join(lines("ip", "-j", "link")))),
         "addresses": sorted(lines("ip", "-o", "address")),
@@ -81,21 +91,30 @@ class Room:
     """A machine of our own, as far as Linux goes: own processes, links, firewall, mounts and files."""
 
     enter: tuple[str, ...]
+    place: Path
     clouds: tuple[Cli, ...]
+    started: list[subprocess.Popen[bytes]]
 
     def run(self, *command: str, check: bool = True) -> str:
         done = subprocess.run([*self.enter, *command], capture_output=True, text=True, timeout=60)
         assert not check or done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
         return done.stdout
 
+    def start(self, *command: str) -> None:
+        """A program that says when it is ready, and ends with the room."""
+        process = subprocess.Popen([*self.enter, *command], stdout=subprocess.PIPE)
+        self.started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+
+    def path(self, name: str) -> Path:
+        """A file of the room, as it is seen from outside."""
+        return Path(f"/proc/{self.enter[2]}/root{self.place}/{name}")
+
     def snapshot(self) -> dict[str, Any]:
         """Everything that a cloud could leave behind; its control groups are for the test to look at."""
-        seen: dict[str, Any] = json.loads(self.run(sys.executable, "-c", SNAPSHOT))
+        seen: dict[str, Any] = json.loads(self.run(sys.executable, "-c", SNAPSHOT, str(self.place)))
         return seen
-
-    def read(self, cloud: Cli, file: str) -> Any:
-        """A JSON file of a cloud, whose files nobody outside sees."""
-        return json.loads(self.run("cat", str(cloud.directory / file)))
 
     def ask(self, ip: str) -> dict[str, Any]:
         """What a VM in here says of itself."""
@@ -103,36 +122,43 @@ class Room:
         said: dict[str, Any] = json.loads(self.run(sys.executable, "-c", code, f"http://{ip}/"))
         return said
 
-
-@contextmanager
-def new_room(cloud: Cli) -> Iterator[Room]:
-    with ExitStack() as stack:
-        unshare = ["unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"]
-        holder = subprocess.Popen(
-            [*unshare, "sh", "-c", FURNISH, sys.executable, INIT],
-            stdout=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        stack.callback(holder.wait, 30)
-        stack.callback(os.kill, holder.pid, signal.SIGKILL)
-        assert holder.stdout is not None
-        stack.callback(holder.stdout.close)
-        assert holder.stdout.readline() == b"ready\n"
-        (first,) = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
-        enter = ("nsenter", "--target", first, "--mount", "--pid", "--net", "--")
-        clouds = tuple(type(cloud)(Path(f"/tmp/{name}"), prefix=enter) for name in ("one", "two"))
-        yield Room(enter, clouds)
+    def until_status(self, ip: str) -> int:
+        """How the script of a VM in here ended, once it has."""
+        until = time.monotonic() + 60
+        while (status := self.ask(ip)["user_data_status"]) is None:
+            assert time.monotonic() < until, "the script does not end"
+            time.sleep(0.2)
+        return int(status)
 
 
 @pytest.fixture
-def room(cloud: Cli, images: Path) -> Iterator[Room]:
+def room(cloud: Cli, images: Path, tmp_path: Path) -> Iterator[Room]:
     """A machine of our own with two directories for clouds, and the images of each in place."""
-    with new_room(cloud) as room:
-        for each in room.clouds:
-            there = Path(f"/proc/{room.enter[2]}/root{each.directory}/images")
-            shutil.copytree(images, there)
+    unshare = ["unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"]
+    tmp_path.chmod(0o711)
+    places = [tmp_path / "one", tmp_path / "two"]
+    # Control groups are the only thing of a cloud that would not end with the room.
+    last = [[str(cloud.program), "down", "--destroy", "--yes", "--dir", str(place)] for place in places]
+    holder = subprocess.Popen(
+        [*unshare, "sh", "-c", FURNISH, sys.executable, INIT, str(tmp_path), json.dumps(last)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    started = [holder]
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"ready\n"
+        (first,) = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
+        enter = ("nsenter", "--target", first, "--mount", "--pid", "--net", "--")
+        clouds = tuple(replace(cloud, directory=place, prefix=enter) for place in places)
+        room = Room(enter, tmp_path, clouds, started)
+        for place in places:
+            shutil.copytree(images, room.path(place.name) / "images")
         yield room
+    finally:
+        for process in started:
+            process.communicate(timeout=60)
 
 
 @pytest.fixture(scope="session")

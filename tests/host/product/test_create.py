@@ -11,7 +11,6 @@ import subprocess
 import termios
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,7 +65,7 @@ def test_a_vm_reaches_its_stages_one_after_the_other(booted: dict[str, Any]) -> 
 
 
 def test_a_script_in_the_user_data_runs(cloud: Cli, booted: dict[str, Any]) -> None:
-    assert cloud.ask(booted["ip"])["user_data_status"] == 42
+    assert cloud.until_script(booted["ip"]) == 42
     assert "the script ran on booted" in cloud("vm", "log", "booted").stdout
 
 
@@ -194,8 +193,11 @@ class Terminal:
     def settings(self) -> list[Any]:
         return termios.tcgetattr(self.slave)
 
-    def is_raw(self) -> bool:
-        return not self.settings()[3] & (termios.ICANON | termios.ECHO | termios.ISIG)
+    def until_raw(self, timeout: float = 60) -> None:
+        until = time.monotonic() + timeout
+        while self.settings()[3] & (termios.ICANON | termios.ECHO | termios.ISIG):
+            assert time.monotonic() < until, "the terminal does not become raw"
+            time.sleep(0.02)
 
 
 @pytest.fixture
@@ -216,15 +218,19 @@ def test_a_terminal_is_raw_on_the_console_and_itself_again_after_ctrl_bracket(
     )
     try:
         terminal.expect(b"Ctrl-] leaves it")
+        terminal.until_raw()
         terminal.type(b"\r")
-        terminal.expect(b"booted:")
-        assert terminal.is_raw()
+        terminal.expect(b"booted:/")
         # Ctrl-C goes to the guest's program, not to ours.
-        terminal.type(b"sleep 1000\r\x03echo $((6 * 7))\r")
+        terminal.type(b"echo sle''eps; sleep 1000\r")
+        terminal.expect(b"sleeps")
+        terminal.type(b"\x03")
+        terminal.type(b"echo $((6 * 7))\r")
         terminal.expect(b"\n42")
         terminal.type(b"\x1d")
         terminal.expect(b"left the console of booted")
         assert console.wait(30) == 0
     finally:
         console.kill()
+        console.wait()
     assert terminal.settings() == before

@@ -243,3 +243,41 @@ def test_a_name_that_no_link_can_have_is_refused(one: Links, name: str) -> None:
 def test_an_unknown_link_is_not_found(one: Links) -> None:
     with pytest.raises(NotFound, match=f"nolink: there is none in namespace {ONE}"):
         one.up("nolink")
+
+
+def test_ipv6_comes_where_it_is_asked_for_and_its_addresses_are_good_at_once(one: Links) -> None:
+    one.ensure_bridge("br0", BRIDGE_MAC, 1400, ["10.1.0.1/24", "fd00:1::1/64"], ipv6=True)
+    one.ensure_veth("v0", "v1", TWO, master="br0")
+    shown = {found["local"]: found for found in ip("-6", "address", "show", "br0")[0]["addr_info"]}
+    assert shown.keys() == {"fd00:1::1", "fe80::ff:fe00:1"}
+    assert not any(found.get("tentative") for found in shown.values())
+    assert one.addresses("br0") == {"10.1.0.1/24"}
+    assert one.addresses("br0", socket.AF_INET6) == {"fd00:1::1/64", "fe80::ff:fe00:1/64"}
+    one.ensure_bridge("br0", BRIDGE_MAC, 1400, ["10.1.0.1/24", "fd00:1::1/64"], ipv6=True)
+    assert len(one.addresses("br0", socket.AF_INET6)) == 2
+
+
+def test_routes_and_neighbours_are_of_either_family(one: Links) -> None:
+    one.ensure_bridge("br0", BRIDGE_MAC, 1400, ["fd00:1::1/64"], ipv6=True)
+    one.ensure_route("fd00:2::/64", via="fd00:1::9")
+    one.ensure_route("fd00:2::/64", via="fd00:1::8")
+    assert [(found["dst"], found["gateway"]) for found in ip("-6", "route", "show", "fd00:2::/64")] == [
+        ("fd00:2::/64", "fd00:1::8")
+    ]
+    one.delete_route("fd00:2::/64")
+    one.delete_route("fd00:2::/64")
+    assert ip("-6", "route", "show", "fd00:2::/64") == []
+    one.set_neighbour("br0", "fd00:1::5", "52:54:00:00:00:05")
+    (found,) = [each for each in ip("-6", "neigh", "show", "dev", "br0") if each["dst"] == "fd00:1::5"]
+    assert (found["lladdr"], found["state"]) == ("52:54:00:00:00:05", ["PERMANENT"])
+    one.delete_neighbour("br0", "fd00:1::5")
+    one.delete_neighbour("br0", "fd00:1::5")
+
+
+def test_forwarding_leaves_links_that_listen_to_routers_listening(one: Links) -> None:
+    one.ensure_veth("v0", "v1", TWO)
+    links.sysctl("net/ipv6/conf/v0/accept_ra", "1", ONE)
+    links.forward_ipv6(ONE)
+    links.forward_ipv6(ONE)
+    assert links.read_sysctl("net/ipv6/conf/all/forwarding", ONE) == "1"
+    assert links.read_sysctl("net/ipv6/conf/v0/accept_ra", ONE) == "2"

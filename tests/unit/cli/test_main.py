@@ -30,8 +30,15 @@ def test_nouns_are_in_the_table(noun):
 
 
 def test_the_contract_of_vm_verbs():
-    assert list(verbs_of("vm")) == [
+    assert {
         "create", "list", "show", "start", "stop", "reboot", "destroy", "console", "log", "user-data",
+        "change", "become-primary-owner", "top",
+    } <= set(verbs_of("vm"))  # fmt: skip
+
+
+def test_the_contract_of_volume_verbs():
+    assert list(verbs_of("volume")) == [
+        "list", "add", "attach", "detach", "grow", "shrink", "move", "reorder", "delete",
     ]  # fmt: skip
 
 

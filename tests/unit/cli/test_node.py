@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from atoll.cli.main import parser_for
-from atoll.cli.node import parse_addresses, subnet_of
+from atoll.cli.node import confinements, parse_addresses, subnet_of
 from atoll.errors import Invalid
 from atoll.model.network import Address, Subnet
+from atoll.model.node import DriverInfo
 
 
 def test_addresses_may_be_single_ranges_and_pairs():
@@ -45,3 +46,11 @@ def test_the_gateway_of_a_subnet_is_its_first_address_unless_said():
     assert subnet("blue", "10.2.0.0/24", "--gateway", "10.2.0.254", "--mtu", "1400").mtu == 1400
     with pytest.raises(Invalid, match="has host bits set"):
         subnet("blue", "10.2.0.7/24")
+
+
+def test_confinement_is_told_in_one_line_for_each_way():
+    lxc = DriverInfo("lxc", (), confinement={"user": "its own", "seccomp": "on"})
+    assert confinements([DriverInfo("sim", ()), lxc]) == [
+        ("lxc", "user", "its own"),
+        ("lxc", "seccomp", "on"),
+    ]

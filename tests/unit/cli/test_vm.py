@@ -44,7 +44,8 @@ def test_a_vm_shows_all_its_fields():
     assert fields["owners"] == "admin, group ops"
     assert fields["tags"] == "role=web"
     assert fields["stages"] == "started 0.12s, dhcp 1.50s"
-    assert fields["volumes"] == "memory 64 MiB"
+    assert fields["volumes"] == "root memory 64 MiB"
+    assert (fields["restart"], fields["protected"], fields["expires"]) == ("never", "no", "-")
     assert fields["created"] == "2024-05-01 12:00:00Z"
 
 

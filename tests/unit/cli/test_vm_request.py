@@ -2,16 +2,21 @@ from __future__ import annotations
 
 import io
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from atoll.api.hypervisor import CreateVm, StopVm, Wait
 from atoll.cli.main import parser_for
-from atoll.cli.vm_request import create_request, read_user_data, stop_request
+from atoll.cli.vm_request import create_request, read_user_data, replayed_request, stop_request
 from atoll.errors import Invalid, Malformed
-from atoll.model.vm import MAX_USER_DATA, MachineType, VmSpec
+from atoll.model.vm import MAX_USER_DATA, MachineType, RestartPolicy, VmSpec
+from atoll.model.volume import FileSystem, VolumeSpec, VolumeType
+
+NOW = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
 
 def parse(*argv: str):
@@ -23,7 +28,7 @@ def request(*argv: str) -> CreateVm:
 
 
 def test_the_least_that_can_be_asked_for_leaves_the_rest_to_the_model():
-    assert request() == CreateVm(spec=VmSpec(name="web", image="appliance"))
+    assert request() == CreateVm(spec=VmSpec(name="web", image="appliance"), acknowledge=True)
 
 
 def test_everything_that_can_be_asked_for_arrives():
@@ -32,9 +37,10 @@ def test_everything_that_can_be_asked_for_arrives():
         "--driver", "sim", "--machine-type", "microvm", "--subnet", "blue", "--tag", "a=b", "--tag", "c=",
         "--owner-user", "alice",
         "--owner-user", "bob", "--owner-group", "ops", "--wait-for", "port:80", "--timeout", "2m",
-        "--request-id", "r-1",
+        "--request-id", "r-1", "--restart", "on-crash", "--protect", "--expires", "2h",
+        "--destroy-on-power-down", "--volume", "size=1GiB,fs=ext4,name=data", "--volume", "size=8MiB,type=memory",
     )  # fmt: skip
-    assert create_request(options, b"#!") == CreateVm(
+    assert create_request(options, b"#!", NOW) == CreateVm(
         spec=VmSpec(
             name="web",
             image="appliance",
@@ -46,11 +52,57 @@ def test_everything_that_can_be_asked_for_arrives():
             tags={"a": "b", "c": ""},
             owner_users=("alice", "bob"),
             owner_groups=("ops",),
+            restart=RestartPolicy.ON_CRASH,
+            protected=True,
+            destroy_on_power_down=True,
+            expires_at=NOW + timedelta(hours=2),
+            volumes=(
+                VolumeSpec(1024, "data", fs=FileSystem.EXT4),
+                VolumeSpec(8, type=VolumeType.MEMORY),
+            ),
         ),
         user_data=b"#!",
         wait=Wait(wait_for="port:80", timeout_s=120),
         request_id="r-1",
+        acknowledge=True,
     )
+
+
+@pytest.mark.parametrize("missing", [["--name", "web"], ["--image", "appliance"], []])
+def test_a_vm_needs_a_name_and_an_image(missing: list[str]):
+    with pytest.raises(Malformed, match="the following arguments are required"):
+        create_request(parse("create", *missing), b"")
+
+
+def test_what_a_vm_is_read_back_as_makes_it_again(tmp_path: Path):
+    asked = CreateVm(VmSpec("web", "appliance", memory_mib=256, protected=True), b"#!/bin/sh\n\xff")
+    file = tmp_path / "request"
+    file.write_bytes(msgspec.json.encode(asked))
+    got = replayed_request(
+        parse("create", "--request", str(file), "--wait-for", "dhcp", "--request-id", "r-2")
+    )
+    assert (got.spec, got.user_data) == (asked.spec, asked.user_data)
+    assert (got.wait.wait_for, got.request_id, got.acknowledge) == ("dhcp", "r-2", True)
+    assert replayed_request(parse("create", "--request", str(file), "--name", "web2")).spec.name == "web2"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"{", "request .*: "), (b"{}", "missing required field `spec`"), (b'{"spec":{"name":"a"}}', "`image`")],
+)
+def test_a_request_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes, says: str):
+    file = tmp_path / "request"
+    file.write_bytes(content)
+    with pytest.raises(Malformed, match=says):
+        replayed_request(parse("create", "--request", str(file)))
+
+
+@pytest.mark.parametrize(
+    "option", [["--memory", "1GiB"], ["--protect"], ["--volume", "size=1GiB"], ["--tag", "a=b"]]
+)
+def test_a_request_is_not_mixed_with_options(tmp_path: Path, option: list[str]):
+    with pytest.raises(Malformed, match=f"{option[0]} and --request cannot be combined"):
+        replayed_request(parse("create", "--request", str(tmp_path), *option))
 
 
 @pytest.mark.parametrize(

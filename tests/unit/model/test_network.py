@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ipaddress
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from atoll.errors import Invalid
 from atoll.model.checks import check_mac
-from atoll.model.network import Address, Subnet, mac_for
+from atoll.model.network import Address, Subnet, link_local, mac_for
 
 
 def subnet(**changes: object) -> Subnet:
@@ -73,3 +74,40 @@ def test_a_subnet_holds_just_the_addresses_that_machines_can_have(number: int):
 def test_an_address_checks_itself(ip: str, mac: str):
     with pytest.raises(Invalid):
         Address(ip, mac)
+
+
+def test_an_ipv6_address_follows_from_the_mac() -> None:
+    subnet = Subnet("lan", "10.1.0.0/24", "10.1.0.1", cidr6="fd00:1::/64", gateway6="fd00:1::1")
+    assert subnet.ip6_of("52:54:0a:01:00:05") == "fd00:1::5054:aff:fe01:5"
+    assert link_local("02:a8:00:00:00:01") == "fe80::a8:ff:fe00:1"
+    assert Subnet("lan", "10.1.0.0/24", "10.1.0.1").ip6_of("52:54:0a:01:00:05") == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"cidr6": "fd00:1::/64"}, "gateway6"),
+        ({"gateway6": "fd00:1::1"}, "gateway6"),
+        ({"cidr6": "fd00:1::/48", "gateway6": "fd00:1::1"}, "cidr6"),
+        ({"cidr6": "fd00:1::5/64", "gateway6": "fd00:1::1"}, "cidr6"),
+        ({"cidr6": "fe80::/64", "gateway6": "fe80::1"}, "cidr6"),
+        ({"cidr6": "ff02::/64", "gateway6": "ff02::1"}, "cidr6"),
+        ({"cidr6": "fd00:1:0::/64", "gateway6": "fd00:1::1"}, "cidr6"),
+        ({"cidr6": "fd00:1::/64", "gateway6": "fd00:2::1"}, "gateway6"),
+        ({"cidr6": "fd00:1::/64", "gateway6": "fd00:1::01"}, "gateway6"),
+        ({"cidr6": "fd00:1::/64", "gateway6": "fd00:1:::1"}, "gateway6"),
+        ({"cidr6": "fd00:1::/64", "gateway6": "fd00:1::1", "mtu": 1279}, "mtu"),
+        ({"service_ip": "10.2.0.2"}, "service_ip"),
+        ({"service_ip": "10.1.0.1"}, "service_ip"),
+        ({"service_ip": "10.1.0.255"}, "service_ip"),
+    ],
+)
+def test_a_subnet_refuses_ipv6_and_services_that_cannot_work(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid, match=f"^{field} "):
+        Subnet(**{"id": "lan", "cidr": "10.1.0.0/24", "gateway": "10.1.0.1", **changes})
+
+
+def test_nobody_else_gets_the_address_of_the_services() -> None:
+    subnet = Subnet("lan", "10.1.0.0/24", "10.1.0.1", service_ip="10.1.0.2")
+    with pytest.raises(Invalid, match="services"):
+        subnet.check_holds(Address("10.1.0.2", mac_for("10.1.0.2")))

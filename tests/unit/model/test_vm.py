@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-import re
-
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.errors import Conflict, Invalid
-from atoll.model import vm as model
+from atoll.errors import Invalid
 from atoll.model.vm import (
     MAX_USER_DATA,
     VmSpec,
-    VmState,
-    check_transition,
     check_user_data,
     check_wait_for,
     vcpus_for,
@@ -47,32 +42,6 @@ def test_a_spec_that_makes_no_sense_is_refused_by_field(changes: dict[str, objec
 def test_a_spec_refuses_fields_that_it_does_not_know():
     with pytest.raises(msgspec.ValidationError, match="unknown field `memory`"):
         msgspec.json.decode(b'{"name":"a","image":"b","memory":1}', type=VmSpec)
-
-
-# As the picture at the top of the module shows them.
-ALLOWED = {
-    "start": {"stopped", "crashed", "failed-to-start"},
-    "stop": {"running", "stopping"},
-    "reboot": {"running"},
-    "destroy": set(VmState),
-}
-
-
-@pytest.mark.parametrize("state", VmState)
-@pytest.mark.parametrize("action", ALLOWED)
-def test_an_action_is_taken_just_in_the_states_that_allow_it(action: str, state: VmState):
-    if state in ALLOWED[action]:
-        check_transition(action, "web", state)
-    else:
-        with pytest.raises(Conflict) as refusal:
-            check_transition(action, "web", state)
-        assert refusal.value.brief == f"cannot {action} VM web: it is {state}"
-
-
-def test_the_picture_shows_every_state():
-    picture = (model.__doc__ or "").split("A create that fails")[0]
-    words = set(re.findall(r"[a-z-]+", picture))
-    assert {str(state) for state in VmState} <= words
 
 
 @given(st.integers(0, 70_000))

@@ -5,12 +5,13 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from atoll.errors import NoCapacity
-from atoll.model.node import Capacity
-from atoll.model.vm import VM, MachineType, VmState
-from atoll.model.volume import Volume, VolumeFormat
-from atoll.plan.capacity import check_fits, demand, free
+from atoll.errors import Invalid, NoCapacity
+from atoll.model.node import Capacity, Overcommit
+from atoll.model.vm import VM, ConsoleKind, MachineType, Running, VmState
+from atoll.model.volume import Volume, VolumeFormat, VolumeType
+from atoll.plan.capacity import check_fits, check_grows, demand, free, promised
 
 AMOUNTS = st.integers(0, 1 << 20)
 CAPACITIES = st.builds(Capacity, AMOUNTS, AMOUNTS, AMOUNTS)
@@ -62,19 +63,43 @@ def test_it_fits_just_when_there_is_enough_of_everything(wanted: Capacity, left:
         (getattr(wanted, name), getattr(left, name)) for name in ("milli_cpus", "memory_mib", "disk_mib")
     ]
     if all(asked <= there for asked, there in pairs):
-        check_fits(wanted, left, "n1")
+        check_fits(wanted, left, "creating a VM on n1")
     else:
         with pytest.raises(NoCapacity, match="creating a VM on n1: not enough left"):
-            check_fits(wanted, left, "n1")
+            check_fits(wanted, left, "creating a VM on n1")
 
 
 def test_what_is_short_is_named_with_what_is_free():
     with pytest.raises(NoCapacity) as refusal:
-        check_fits(Capacity(500, 4096, 0), Capacity(1500, 1000, 0), "n1")
+        check_fits(Capacity(500, 4096, 0), Capacity(1500, 1000, 0), "creating a VM on n1")
     assert refusal.value.brief.endswith("not enough left: memory 4 GiB of 1000 MiB free")
     assert refusal.value.details["free"]["memory_mib"] == 1000
 
 
 def test_a_node_that_gave_more_than_it_has_shows_nothing_free():
     with pytest.raises(NoCapacity, match=r"cpus 0\.5 of 0 free"):
-        check_fits(Capacity(500, 0, 0), Capacity(-250, 0, 0), "n1")
+        check_fits(Capacity(500, 0, 0), Capacity(-250, 0, 0), "creating a VM on n1")
+
+
+def test_a_volume_in_memory_counts_as_memory_and_a_machine_as_what_it_has():
+    ram = Volume(VolumeFormat.RAW, 8, "scratch", type=VolumeType.MEMORY)
+    one = structs.replace(vm(250, 128, 10), volumes=(Volume(VolumeFormat.RAW, 10, "data"), ram))
+    assert demand(one) == Capacity(250, 136, 10)
+    still = Running(512, 1, MachineType.AUTO, ConsoleKind.SERIAL, ())
+    assert demand(structs.replace(one, running=still)).memory_mib == 520
+
+
+def test_a_change_that_asks_for_no_more_fits_on_a_node_that_is_too_full():
+    full = Capacity(100, 100, 0)
+    check_grows(vm(250, 64), vm(250, 128), full, [vm(250, 128)], "changing")
+    with pytest.raises(NoCapacity, match="changing: not enough left: memory 1 MiB of 0 MiB free"):
+        check_grows(vm(250, 129), vm(250, 128), full, [vm(250, 128)], "changing")
+
+
+def test_more_than_there_is_is_promised_only_where_that_is_allowed():
+    assert promised(2, 1000, 50, Overcommit()) == Capacity(2000, 1000, 50)
+    assert promised(2, 1000, 50, Overcommit(cpus=4, memory=1.5)) == Capacity(8000, 1500, 50)
+    assert promised(2, -5, 0, Overcommit()).memory_mib == 0
+    for ratio in (0.5, 65, float("nan")):
+        with pytest.raises(Invalid, match="overcommit cpus"):
+            Overcommit(cpus=ratio)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from atoll.plan import firewall
 from atoll.plan.firewall import Port, link_for
@@ -18,6 +20,14 @@ DHCP = {**IPV4, "ip saddr": "0.0.0.0", "ip daddr": "255.255.255.255", "udp sport
 ARP = {**FRAME, "ether type": "arp", "arp saddr ether": PORT.mac, "arp saddr ip": PORT.ip}
 
 
+def number(ip: str) -> str:
+    return f"0x{int(ipaddress.IPv6Address(ip)):032x}"
+
+
+PORT6 = structs.replace(PORT, ip6="fd00::5054:aff:fe01:5")
+IPV6 = {**FRAME, "ether type": "ip6", "ip6 saddr": "fe80::5054:aff:fe01:5"}
+
+
 def rules(commands: list[dict[str, Any]], chain: str) -> list[list[dict[str, Any]]]:
     added = (command["add"]["rule"] for command in commands if "rule" in command.get("add", {}))
     return [rule["expr"] for rule in added if rule["chain"] == chain]
@@ -25,7 +35,9 @@ def rules(commands: list[dict[str, Any]], chain: str) -> list[list[dict[str, Any
 
 def matches(match: dict[str, Any], frame: dict[str, Any]) -> bool:
     payload = match["left"]["payload"]
-    value = frame.get(f"{payload['protocol']} {payload['field']}")
+    # What has no name in nft: the address that neighbour discovery is about.
+    name = f"{payload['protocol']} {payload['field']}" if "protocol" in payload else "nd target"
+    value = frame.get(name)
     if value is None:
         return False
     right = match["right"]
@@ -35,10 +47,10 @@ def matches(match: dict[str, Any], frame: dict[str, Any]) -> bool:
     return (value in wanted) == (match["op"] == "==")
 
 
-def verdict(frame: dict[str, Any], flood: bool = False) -> tuple[str, str]:
+def verdict(frame: dict[str, Any], flood: bool = False, port: Port = PORT) -> tuple[str, str]:
     """What becomes of a frame of this VM, and the MAC that it goes to."""
     frame = dict(frame)
-    for statements in rules(firewall.plug(PORT), f"vm-{PORT.link}"):
+    for statements in rules(firewall.plug(port), f"vm-{port.link}"):
         for statement in statements:
             if "match" in statement and not matches(statement["match"], frame):
                 break
@@ -75,6 +87,61 @@ def test_a_vm_may_send_as_itself(frame: dict[str, Any]):
 )
 def test_nothing_else_passes(forged: dict[str, Any]):
     assert verdict(forged)[0] == "drop"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        IPV6,
+        {**IPV6, "ip6 saddr": PORT6.ip6},
+        {**IPV6, "icmpv6 type": "nd-router-solicit"},
+        {**IPV6, "icmpv6 type": "nd-neighbor-solicit", "nd target": number("fd00::1")},
+        {**IPV6, "icmpv6 type": "nd-neighbor-advert", "nd target": number(PORT6.ip6)},
+        {**IPV6, "ip6 saddr": "::", "icmpv6 type": "nd-neighbor-solicit", "nd target": number(PORT6.ip6)},
+        {**IPV6, "udp sport": 546, "udp dport": 547},
+    ],
+    ids=["link-local", "own", "looks for a router", "asks", "answers", "is it free", "dhcp"],
+)
+def test_with_ipv6_a_vm_may_send_as_itself_over_that_too(frame: dict[str, Any]):
+    assert verdict(frame, port=PORT6)[0] == "accept"
+    assert verdict(frame, port=PORT)[0] == "drop"
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {**IPV6, "ip6 saddr": "fd00::5054:aff:fe01:6"},
+        {**IPV6, "ip6 saddr": "fe80::1"},
+        {**IPV6, "ip6 saddr": "::"},
+        {**IPV6, "ether saddr": "52:54:0a:01:00:06"},
+        {**IPV6, "icmpv6 type": "nd-router-advert"},
+        {**IPV6, "icmpv6 type": "nd-redirect"},
+        {**IPV6, "icmpv6 type": "nd-neighbor-advert", "nd target": number("fd00::1")},
+        {**IPV6, "ip6 saddr": "::", "icmpv6 type": "nd-neighbor-solicit", "nd target": number("fd00::1")},
+        {**IPV6, "udp sport": 547, "udp dport": 546},
+        {**FRAME, "ether type": "8021q"},
+    ],
+    ids=[
+        "ip",
+        "link-local",
+        "none",
+        "mac",
+        "router",
+        "redirect",
+        "answers for others",
+        "claims",
+        "dhcp",
+        "vlan",
+    ],
+)
+def test_with_ipv6_nothing_else_passes(forged: dict[str, Any]):
+    assert verdict(forged, port=PORT6)[0] == "drop"
+
+
+def test_with_ipv6_the_rules_of_ipv4_are_the_same():
+    assert verdict(IPV4, port=PORT6)[0] == "accept"
+    assert verdict({**IPV4, "ip saddr": "10.1.0.6"}, port=PORT6)[0] == "drop"
+    assert verdict({**IPV6, "udp sport": 546, "udp dport": 547}, flood=True, port=PORT6)[0] == "drop"
 
 
 def test_metadata_goes_to_the_service_port_whatever_the_route_was():

@@ -35,8 +35,15 @@ UNIFIED = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nodev,noexec,relatime,nsdele
 def test_version_1_has_a_root_for_each_controller_that_we_use() -> None:
     root = Path("/sys/fs/cgroup")
     assert find_layout(SEPARATE) == Layout(
-        1, {name: root / name for name in ("cpu", "cpuacct", "memory", "pids")}
+        1,
+        {name: root / name for name in ("cpu", "cpuacct", "memory", "pids")},
+        tuple(root / name for name in ("freezer", "systemd", "unified")),
     )
+
+
+def test_what_is_to_be_removed_is_looked_for_in_hierarchies_that_we_do_not_use_too() -> None:
+    places = {str(path) for path in find_layout(SEPARATE).everywhere("atoll/a")}
+    assert {"/sys/fs/cgroup/cpu/atoll/a", "/sys/fs/cgroup/freezer/atoll/a"} <= places
 
 
 def test_controllers_that_are_mounted_together_share_a_root() -> None:

@@ -22,7 +22,9 @@ STOP_TIMEOUT_S = 10.0
 POLL_S = 0.02
 
 
-def write_config(cloud: Cloud, paths: Paths, admin: str, drivers: tuple[str, ...]) -> None:
+def write_config(
+    cloud: Cloud, paths: Paths, admin: str, drivers: tuple[str, ...], engine: Path | None = None
+) -> None:
     """Plain JSON: the agent is another program, and its configuration is the contract with it."""
     config = {
         "name": node_name(),
@@ -41,7 +43,12 @@ def write_config(cloud: Cloud, paths: Paths, admin: str, drivers: tuple[str, ...
         "port": PORT,
         "drivers": drivers,
         "operator_users": [admin],
+        "roles": {"authority": str(paths.pki)},
     }
+    chosen = {"templates": cloud.templates, "hot_pool": cloud.hot_pool}
+    config |= {name: value for name, value in chosen.items() if value is not None}
+    if engine is not None:
+        config["container_engine"] = str(engine)
     files.write_durably(paths.agent, msgspec.json.format(msgspec.json.encode(config), indent=2))
 
 

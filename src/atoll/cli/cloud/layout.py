@@ -6,6 +6,7 @@ host ── atl-<n> ═══ uplink ── namespace atoll-<id> ── br-defau
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -48,6 +49,9 @@ class Cloud(Struct, frozen=True):
     nat: bool = False
     forwarding: dict[str, str] = {}
     """Forwarding switches of the host as they were before NAT changed them."""
+    templates: int | None = None
+    hot_pool: int | None = None
+    """What the agent is told of both; None leaves it to the agent."""
 
     @property
     def namespace(self) -> str:
@@ -66,6 +70,14 @@ class Cloud(Struct, frozen=True):
         return f"{BLOCK}.{CLOUDS + self.number}.1"
 
     @property
+    def host_ip6(self) -> str:
+        return f"{_block6(self.id)}:ffff::1"
+
+    @property
+    def node_ip6(self) -> str:
+        return f"{_block6(self.id)}:ffff::2"
+
+    @property
     def cgroup(self) -> str:
         return f"atoll/{self.id}"
 
@@ -74,11 +86,19 @@ class Cloud(Struct, frozen=True):
         return self.namespace
 
 
-def plan(cloud_id: str, cidr: str | None, taken: Collection[str], links: Collection[str], nat: bool) -> Cloud:
+def plan(
+    cloud_id: str,
+    cidr: str | None,
+    taken: Collection[str],
+    links: Collection[str],
+    nat: bool,
+    ipv6: bool = False,
+) -> Cloud:
     """A new cloud on addresses that nobody on this host uses. `taken`: the networks of its routes."""
+    cidr6 = f"{_block6(cloud_id)}::/64" if ipv6 else None
     networks = [ipaddress.IPv4Network(network, strict=False) for network in taken]
     for number in range(CLOUDS):
-        cloud = Cloud(cloud_id, number, subnet_for(cidr or f"{BLOCK}.{number}.0/24"), nat)
+        cloud = Cloud(cloud_id, number, subnet_for(cidr or f"{BLOCK}.{number}.0/24", cidr6), nat)
         link = ipaddress.IPv4Network(f"{cloud.host_ip}/31")
         if cloud.uplink in links or _overlap(link, networks):
             continue
@@ -95,13 +115,30 @@ def plan(cloud_id: str, cidr: str | None, taken: Collection[str], links: Collect
     )
 
 
-def subnet_for(cidr: str) -> Subnet:
+def _block6(cloud_id: str) -> str:
+    """The first 48 bits of a cloud's IPv6 addresses: private ones (RFC 4193) that nobody else picks."""
+    digits = hashlib.sha256(f"atoll {cloud_id}".encode()).hexdigest()
+    groups = f"fd{digits[:2]}", digits[2:6], digits[6:10]
+    return ":".join(f"{int(group, 16):x}" for group in groups)
+
+
+def subnet_for(cidr: str, cidr6: str | None = None) -> Subnet:
     """The first subnet of a cloud: its gateway is the node."""
     try:
         network = ipaddress.IPv4Network(cidr)
     except ValueError as error:
         raise Invalid("subnet", cidr, str(error), hint="write a network such as 10.99.0.0/24") from None
-    return Subnet(id="default", cidr=str(network), gateway=str(network[1]), domain="atoll.internal")
+    if cidr6 is None:
+        return Subnet(id="default", cidr=str(network), gateway=str(network[1]), domain="atoll.internal")
+    network6 = ipaddress.IPv6Network(cidr6)
+    return Subnet(
+        id="default",
+        cidr=str(network),
+        gateway=str(network[1]),
+        domain="atoll.internal",
+        cidr6=str(network6),
+        gateway6=str(network6[1]),
+    )
 
 
 def pool_for(subnet: Subnet) -> tuple[Address, ...]:

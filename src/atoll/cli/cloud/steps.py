@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from msgspec import structs
 
 from atoll.api.client import Client
 from atoll.api.hypervisor import NODE_ADD_ADDRESS, NODE_ADD_SUBNET, NODE_SHOW, PORT, AddAddress
-from atoll.cli.cloud import agent, wires
+from atoll.cli.cloud import agent, kinds, wires
 from atoll.cli.cloud.layout import Cloud, Paths, plan, pool_for
 from atoll.errors import Conflict, Denied, HostFailure, NotFound
 from atoll.identity import store, tls
@@ -37,19 +37,36 @@ TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "nft": "nftables", "setpriv": 
 Say = Callable[[str], None]
 
 
-def up(paths: Paths, *, subnet: str | None, nat: bool | None, say: Say) -> Cloud:
-    """A cloud that serves: made if there is none, mended if it is not whole."""
+def up(
+    paths: Paths,
+    *,
+    subnet: str | None,
+    nat: bool | None,
+    say: Say,
+    ipv6: bool | None = None,
+    agent_settings: Mapping[str, int] | None = None,
+) -> Cloud:
+    """A cloud that serves: made if there is none, mended if it is not whole.
+
+    Settings of the agent are kept; where they change, it is started anew, and VMs run on.
+    """
     check_host()
     # Others pass through to files that are theirs, and see nothing on the way.
     files.make_dirs(paths.directory, 0o711)
     with files.exclusive(paths.lock):
-        cloud = _identify(paths, subnet, nat)
+        cloud = _identify(paths, subnet, nat, ipv6)
+        settled = structs.replace(cloud, **(agent_settings or {}))
+        if settled != cloud:
+            cloud = settled
+            files.write_durably(paths.cloud, msgspec.json.encode(cloud))
+            agent.stop(paths)
         say(f"network {cloud.subnet.cidr} in namespace {cloud.namespace}")
         authority = _credentials(cloud, paths)
         say("certificates")
         image = appliance.build(ImageStore(paths.images), cache_of(paths), lambda text: say(f"image: {text}"))
         say(f"image {image.name} {image.digest[:12]}")
-        agent.write_config(cloud, paths, ADMIN, ("qemu",))
+        drivers, engine = kinds.offered()
+        agent.write_config(cloud, paths, ADMIN, drivers, engine)
         pid = agent.running(paths) or agent.start(paths)
         agent.wait_until_serving(paths, pid, (cloud.node_ip, PORT))
         say(f"agent {pid.pid} serves on {cloud.node_ip}:{PORT}")
@@ -90,7 +107,7 @@ def load(paths: Paths) -> Cloud:
         raise HostFailure(f"reading {paths.cloud}: {error}", hint="restore the file from a backup") from None
 
 
-def _identify(paths: Paths, subnet: str | None, nat: bool | None) -> Cloud:
+def _identify(paths: Paths, subnet: str | None, nat: bool | None, ipv6: bool | None) -> Cloud:
     with mutex("atoll-up"):
         if paths.cloud.exists():
             cloud = load(paths)
@@ -99,10 +116,15 @@ def _identify(paths: Paths, subnet: str | None, nat: bool | None) -> Cloud:
                     f"the cloud in {paths.directory} has subnet {cloud.subnet.cidr}, not {subnet}",
                     hint="add one with: atoll node add-subnet, or use another directory",
                 )
+            if ipv6 is not None and ipv6 != (cloud.subnet.cidr6 is not None):
+                raise Conflict(
+                    f"the cloud in {paths.directory} was made {'without' if ipv6 else 'with'} IPv6",
+                    hint="add a subnet with: atoll node add-subnet --cidr6, or use another directory",
+                )
         else:
             with Links() as here:
                 taken, links = [route.cidr for route in here.routes()], here.names()
-            cloud = plan(secrets.token_hex(3), subnet, taken, links, nat=False)
+            cloud = plan(secrets.token_hex(3), subnet, taken, links, nat=False, ipv6=bool(ipv6))
         if nat is not None:
             cloud = structs.replace(cloud, nat=nat)
         files.write_durably(paths.cloud, msgspec.json.encode(cloud))
@@ -161,6 +183,7 @@ def destroy(paths: Paths) -> None:
     cloud = load(paths)
     with files.exclusive(paths.lock):
         agent.stop(paths)
+        kinds.remove_leftovers(paths, cloud)
         cgroups.kill_all(cloud.cgroup)
         cgroups.remove(cloud.cgroup)
         cgroups.remove_if_empty(str(Path(cloud.cgroup).parent))

@@ -15,13 +15,18 @@ def ensure(cloud: Cloud) -> None:
     """The namespace is reachable from the host by a route; nothing of the host's firewall is touched."""
     namespaces.ensure(cloud.namespace)
     with Links() as here, Links(cloud.namespace) as there:
-        here.ensure_veth(cloud.uplink, UPLINK, cloud.namespace)
+        here.ensure_veth(cloud.uplink, UPLINK, cloud.namespace, ipv6=cloud.subnet.cidr6 is not None)
         here.add_address(cloud.uplink, f"{cloud.host_ip}/31")
         here.up(cloud.uplink)
         there.add_address(UPLINK, f"{cloud.node_ip}/31")
         there.up(UPLINK)
         there.ensure_route("0.0.0.0/0", via=cloud.host_ip)
         here.ensure_route(cloud.subnet.cidr, via=cloud.node_ip)
+        if cloud.subnet.cidr6 is not None:
+            here.add_address(cloud.uplink, f"{cloud.host_ip6}/64")
+            there.add_address(UPLINK, f"{cloud.node_ip6}/64")
+            there.ensure_route("::/0", via=cloud.host_ip6)
+            here.ensure_route(cloud.subnet.cidr6, via=cloud.node_ip6)
 
 
 def remove(cloud: Cloud) -> None:

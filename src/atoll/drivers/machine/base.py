@@ -24,6 +24,22 @@ class Nic(Struct, frozen=True):
     bridge: str
     mac: str
     mtu: int
+    address: str = ""
+    """The machine's own with its prefix, as 10.1.0.5/24: for kinds that are given it from outside."""
+    gateway: str = ""
+    dns: tuple[str, ...] = ()
+    domain: str = ""
+
+
+class Disk(Struct, frozen=True):
+    """A disk of a machine, known to the guest by its name: a file, or, without a path, one made in memory."""
+
+    name: str
+    size_mib: int
+    format: str = "raw"
+    path: Path | None = None
+    ext4: bool = False
+    """Made in memory: with an empty file system."""
 
 
 class Machine(Struct, frozen=True):
@@ -46,6 +62,11 @@ class Machine(Struct, frozen=True):
     """The image's root file system as a tar archive, for kinds that share the host's kernel."""
     image_digest: str = ""
     milli_cpus: int = 1000
+    serial: str = ""
+    """The serial number that the firmware shows; left empty, the instance id."""
+    disks: tuple[Disk, ...] = ()
+    screen: bool = False
+    """With a screen, keyboard and pointer: only for kinds that have a display."""
 
 
 class Exit(StrEnum):
@@ -108,7 +129,7 @@ class MachineDriver(Protocol):
         ...
 
     async def inspect(self, machines: Sequence[Machine]) -> Mapping[str, Seen]:
-        """The truth on this host by IP, also after a restart of the agent; what runs is watched from then on."""
+        """The truth on this host by IP, also after a restart of the agent; what runs is watched from then."""
         ...
 
     async def close(self) -> None:
@@ -123,7 +144,102 @@ class HasConsole(Protocol):
     async def console(self, machine: Machine) -> Console: ...
 
 
-CAPABILITIES: dict[str, type] = {"console": HasConsole}
+@runtime_checkable
+class HasDisplay(Protocol):
+    """The kind can have a screen."""
+
+    async def display(self, machine: Machine) -> Console:
+        """A new connection to the screen of a machine, which speaks RFB (VNC). Many can be open at a time."""
+        ...
+
+
+@runtime_checkable
+class CanHotplug(Protocol):
+    """The kind takes disks: those of the machine when it starts, and others while it runs."""
+
+    async def can_attach(self, machine: Machine) -> bool:
+        """Whether this machine, as it runs now, can get one more disk."""
+        ...
+
+    async def can_detach(self, machine: Machine, name: str) -> bool:
+        """Whether this machine, as it runs now, can be rid of this disk."""
+        ...
+
+    async def attach(self, machine: Machine, disk: Disk) -> None:
+        """Give a running machine a disk. Has it already is success. A failure leaves it without."""
+        ...
+
+    async def detach(self, machine: Machine, name: str) -> None:
+        """Take a disk from a running machine; returns when the guest has let go of it. Gone is success.
+
+        Conflict when the guest keeps it.
+        """
+        ...
+
+
+@runtime_checkable
+class GivesAddress(Protocol):
+    """The kind gives machines their address from outside: one that has started has it, and asks nobody."""
+
+    def given_address(self, machine: Machine) -> str: ...
+
+
+@runtime_checkable
+class CanFork(Protocol):
+    """Machines can be copied from a template: a guest that waits for its identity, frozen, in a directory.
+
+    What is in the directory is the driver's. Only guests that know how to wait can become one.
+    """
+
+    def template_basis(self, machine: Machine) -> Mapping[str, str]:
+        """All that a template of this machine depends on beside its image: with another one it is of no use."""
+        ...
+
+    async def make_template(self, machine: Machine, directory: Path) -> None:
+        """Run the machine until its guest waits, and keep that, ready for forks. It is gone afterwards.
+
+        A failure leaves nothing.
+        """
+        ...
+
+    async def load_template(self, directory: Path) -> None:
+        """Make a template that an earlier agent made ready for forks. Ready already is success."""
+        ...
+
+    def forget_template(self, directory: Path) -> None:
+        """Give up what forks of it need in memory; machines that were forked run on. Not ready is success."""
+        ...
+
+    async def fork(self, machine: Machine, directory: Path) -> None:
+        """As `start`, but as a copy of the template. The guest waits for its identity."""
+        ...
+
+    async def identify(self, machine: Machine) -> None:
+        """Tell a guest that waits its MAC, name and time, and give it entropy of its own. It goes on then."""
+        ...
+
+
+@runtime_checkable
+class CanRehearse(CanFork, Protocol):
+    """A forked guest can go through all that it will do with its identity before, and is faster then."""
+
+    async def rehearse(self, machine: Machine) -> None:
+        """As `identify`, but to be taken back."""
+        ...
+
+    async def park(self, machine: Machine) -> None:
+        """Let the guest forget its rehearsal. Returns when it waits for its identity again."""
+        ...
+
+
+CAPABILITIES: dict[str, type] = {
+    "console": HasConsole,
+    "display": HasDisplay,
+    "disks": CanHotplug,
+    "address": GivesAddress,
+    "fork": CanFork,
+    "rehearse": CanRehearse,
+}
 
 
 def capabilities_of(driver: MachineDriver) -> tuple[str, ...]:

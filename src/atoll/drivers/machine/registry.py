@@ -9,15 +9,19 @@ from msgspec import Struct
 from atoll.drivers.machine.base import MachineDriver, OnExit
 from atoll.errors import Invalid
 
-NAMES = ("qemu", "sim")
+NAMES = ("qemu", "lxc", "docker", "sim")
 
 
 class Setting(Struct, frozen=True):
-    """What the node gives to drivers: whom to tell of exits, a kernel to try accelerators with, a cache."""
+    """What the node gives to drivers: whom to tell of exits, a kernel to try accelerators with, a cache.
+
+    `engine` is the socket of the container engine.
+    """
 
     on_exit: OnExit
     probe_kernel: Path
     cache: Path
+    engine: Path = Path("/run/docker.sock")
 
 
 async def load(name: str, setting: Setting) -> MachineDriver:
@@ -28,6 +32,14 @@ async def load(name: str, setting: Setting) -> MachineDriver:
 
         verdict = await probe.choose(setting.probe_kernel, setting.cache / "accelerator.json")
         return QemuDriver(verdict.accelerator, setting.on_exit)
+    if name == "lxc":
+        from atoll.drivers.machine.lxc.driver import LxcDriver
+
+        return LxcDriver(setting.on_exit, setting.cache / "lxc")
+    if name == "docker":
+        from atoll.drivers.machine.docker.driver import DockerDriver
+
+        return DockerDriver(setting.engine, setting.on_exit)
     if name == "sim":
         from atoll.drivers.machine.sim import SimDriver
 

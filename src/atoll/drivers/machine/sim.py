@@ -2,7 +2,7 @@
 
 Deterministic: no process, no clock, no sleep. Guests obey at once unless they are told to be deaf; every step
 can be made to fail. The guest's own doings (power off, crash) are methods here, for those who play the guest.
-Writes files in the VM's directory.
+A template is a file too, `sim-template.json`. Writes files in the directories of VMs and templates.
 """
 
 from __future__ import annotations
@@ -15,16 +15,23 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, capabilities_of
+from atoll.drivers.machine.base import Console, Disk, Exit, Machine, OnExit, Seen, capabilities_of
+from atoll.drivers.machine.sim_screen import SimScreen
 from atoll.errors import AtollError, Conflict, HostFailure
 from atoll.model.node import DriverInfo
+from atoll.model.vm import MachineType
 from atoll.system import files
 from atoll.system.undo import Undo
 
-STEPS = ("start", "started", "power_down", "kill", "reset", "inspect", "console")
+STEPS = (
+    *("start", "started", "power_down", "kill", "reset", "inspect", "console", "display"),
+    *("make_template", "load_template", "fork", "identify", "rehearse", "park"),
+    *("attach", "detach"),
+)
 """Where a fault can strike. `started` is the last moment of a start, when all of it has to be undone."""
 
 _RECORD = "sim.json"
+_TEMPLATE = "sim-template.json"
 _CONSOLE_LOG = "console.log"
 _RECORD_LIMIT = 4096
 # Above every number that Linux gives to a process, so that nobody can hit a real one by mistake.
@@ -37,6 +44,12 @@ class Record(Struct, frozen=True):
     pid: int
     exit: Exit | None = None
     resets: int = 0
+    waiting: bool = False
+    """For its identity."""
+    rehearsing: bool = False
+    rehearsals: int = 0
+    disks: tuple[str, ...] = ()
+    screen: bool = False
 
 
 class SimFaults:
@@ -83,6 +96,10 @@ class SimConsole:
         if self.closed:
             raise ConnectionResetError("the console is closed")
         _append(self._log, data)
+        self.stir(data)
+
+    def stir(self, data: bytes) -> None:
+        """The guest wrote this."""
         self._unread.put_nowait(data)
 
     async def close(self) -> None:
@@ -98,7 +115,9 @@ class SimDriver:
         self.faults = faults or SimFaults()
         self._on_exit = on_exit
         self._watched: set[str] = set()
+        self._templates: set[Path] = set()
         self._consoles: dict[str, SimConsole] = {}
+        self._screens: dict[str, list[SimScreen]] = {}
 
     @property
     def name(self) -> str:
@@ -109,10 +128,60 @@ class SimDriver:
 
     async def start(self, machine: Machine) -> None:
         self.faults.strike("start", machine.ip)
+        await self._ensure_started(machine)
+
+    async def _ensure_started(self, machine: Machine, waiting: bool = False) -> None:
         record = _read(machine)
         if record is None or record.exit is not None:
-            await self._start(machine)
+            await self._start(machine, waiting)
         self._watched.add(machine.ip)
+
+    def template_basis(self, machine: Machine) -> Mapping[str, str]:
+        return {"memory": str(machine.memory_mib), "cpus": str(machine.vcpus), "mtu": str(machine.nic.mtu)}
+
+    async def make_template(self, machine: Machine, directory: Path) -> None:
+        self.faults.strike("make_template", machine.ip)
+        files.write_durably(directory / _TEMPLATE, b"{}")
+        self._templates.add(directory)
+
+    async def load_template(self, directory: Path) -> None:
+        self.faults.strike("load_template", directory.name)
+        files.read_limited(directory / _TEMPLATE, _RECORD_LIMIT)
+        self._templates.add(directory)
+
+    def forget_template(self, directory: Path) -> None:
+        self._templates.discard(directory)
+
+    async def fork(self, machine: Machine, directory: Path) -> None:
+        self.faults.strike("fork", machine.ip)
+        if directory not in self._templates:
+            raise Conflict(f"forking template {directory.name}: it is not ready", hint="start it cold")
+        await self._ensure_started(machine, waiting=True)
+
+    async def identify(self, machine: Machine) -> None:
+        self.faults.strike("identify", machine.ip)
+        _write(machine, msgspec.structs.replace(self._waiting(machine), waiting=False))
+        _append(machine.directory / _CONSOLE_LOG, _told("identity", machine))
+
+    async def rehearse(self, machine: Machine) -> None:
+        self.faults.strike("rehearse", machine.ip)
+        record = self._waiting(machine)
+        changed = {"waiting": False, "rehearsing": True, "rehearsals": record.rehearsals + 1}
+        _write(machine, msgspec.structs.replace(record, **changed))
+        _append(machine.directory / _CONSOLE_LOG, _told("rehearse", machine))
+
+    async def park(self, machine: Machine) -> None:
+        self.faults.strike("park", machine.ip)
+        record = self._running(machine, "parking it")
+        if not record.rehearsing:
+            raise HostFailure(f"machine {machine.name}: its guest did not say ready: it is in no rehearsal")
+        _write(machine, msgspec.structs.replace(record, waiting=True, rehearsing=False))
+
+    def _waiting(self, machine: Machine) -> Record:
+        record = _read(machine)
+        if record is None or record.exit is not None or not record.waiting:
+            raise HostFailure(f"machine {machine.name}: it takes no identity", hint="fork it first")
+        return record
 
     async def power_down(self, machine: Machine) -> None:
         self.faults.strike("power_down", machine.ip)
@@ -156,10 +225,54 @@ class SimDriver:
         console = self._consoles[machine.ip] = SimConsole(machine.directory / _CONSOLE_LOG)
         return console
 
+    async def display(self, machine: Machine) -> Console:
+        self.faults.strike("display", machine.ip)
+        if not self._running(machine, "opening its screen").screen:
+            raise Conflict(f"machine {machine.name}: opening its screen: it was started without one")
+        screen = SimScreen(machine.name)
+        self._screens.setdefault(machine.ip, []).append(screen)
+        return screen
+
+    async def can_attach(self, machine: Machine) -> bool:
+        return machine.machine_type is not MachineType.MICROVM
+
+    async def can_detach(self, machine: Machine, name: str) -> bool:
+        return machine.machine_type is not MachineType.MICROVM
+
+    async def attach(self, machine: Machine, disk: Disk) -> None:
+        self.faults.strike("attach", machine.ip)
+        record = self._running(machine, f"attaching disk {disk.name}")
+        _check_there(disk)
+        if disk.name not in record.disks:
+            _write(machine, msgspec.structs.replace(record, disks=(*record.disks, disk.name)))
+
+    async def detach(self, machine: Machine, name: str) -> None:
+        self.faults.strike("detach", machine.ip)
+        record = self._running(machine, f"detaching disk {name}")
+        if name in record.disks and machine.ip in self.faults.deaf:
+            raise Conflict(
+                f"machine {machine.name}: detaching disk {name}: the guest keeps it",
+                hint="unmount it in the guest",
+            )
+        kept = tuple(disk for disk in record.disks if disk != name)
+        _write(machine, msgspec.structs.replace(record, disks=kept))
+
+    def disks_of(self, machine: Machine) -> tuple[str, ...]:
+        """What a guest would find, in its order."""
+        record = _read(machine)
+        return record.disks if record is not None else ()
+
     async def close(self) -> None:
         self._watched.clear()
         for console in self._consoles.values():
             await console.close()
+
+    def guest_writes(self, machine: Machine, data: bytes) -> None:
+        """Play the guest: it writes to its serial line."""
+        self._running(machine, "writing to its console")
+        _append(machine.directory / _CONSOLE_LOG, data)
+        if machine.ip in self._consoles:
+            self._consoles[machine.ip].stir(data)
 
     async def guest_powers_off(self, machine: Machine) -> None:
         """Play the guest: it shuts itself down."""
@@ -169,13 +282,17 @@ class SimDriver:
         """Play the guest: it panics, or its process dies."""
         await self._end(machine, Exit.CRASHED)
 
-    async def _start(self, machine: Machine) -> None:
+    async def _start(self, machine: Machine, waiting: bool = False) -> None:
         log = machine.directory / _CONSOLE_LOG
         async with Undo() as undo:
             if not log.exists():
                 undo.add(files.remove_tree, log)
             undo.add(files.remove_tree, machine.directory / _RECORD)
-            _write(machine, Record(pid=_FIRST_PID + zlib.crc32(machine.ip.encode())))
+            for disk in machine.disks:
+                _check_there(disk)
+            names = tuple(disk.name for disk in machine.disks)
+            pid = _FIRST_PID + zlib.crc32(machine.ip.encode())
+            _write(machine, Record(pid=pid, waiting=waiting, disks=names, screen=machine.screen))
             _append(log, _banner(machine))
             self.faults.strike("started", machine.ip)
             undo.commit()
@@ -193,6 +310,8 @@ class SimDriver:
         console = self._consoles.pop(machine.ip, None)
         if console is not None:
             await console.close()
+        for screen in self._screens.pop(machine.ip, []):
+            await screen.close()
 
     def _running(self, machine: Machine, doing: str) -> Record:
         record = _read(machine)
@@ -201,8 +320,17 @@ class SimDriver:
         return record
 
 
+def _check_there(disk: Disk) -> None:
+    if disk.path is not None and not disk.path.exists():
+        raise HostFailure(f"disk {disk.name}: {disk.path} is gone", hint="restore it, or delete the volume")
+
+
 def _banner(machine: Machine) -> bytes:
     return f"{machine.name}: simulated guest\r\n".encode()
+
+
+def _told(order: str, machine: Machine) -> bytes:
+    return f"{order} {machine.nic.mac} {machine.name}\r\n".encode()
 
 
 def _read(machine: Machine) -> Record | None:

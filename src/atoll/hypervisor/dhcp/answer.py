@@ -26,6 +26,8 @@ from atoll.hypervisor.dhcp.codec import (
     Message,
 )
 from atoll.hypervisor.dhcp.frames import IP_UDP_BYTES
+from atoll.hypervisor.dhcp.pxe import NOTHING, Directions, directions
+from atoll.model.lease import Boot
 from atoll.model.network import METADATA_IP, Subnet
 
 SERVER_IP = METADATA_IP
@@ -44,18 +46,20 @@ _DEFAULT_PARAMETERS = bytes(
         Code.BROADCAST,
     )
 )
-_SERVER_ID = inet_aton(SERVER_IP)
 _LEASE_ONLY = frozenset((Code.RENEWAL_TIME, Code.REBINDING_TIME))
 
 
 class Lease(Struct, frozen=True):
-    """What a VM is told: the address that it has for good, and the ways of its subnet."""
+    """What a machine is told: the address that it has for good, and the ways of its subnet."""
 
     ip: str
     mac: str
     hostname: str
     subnet: Subnet
     lease_s: int = LEASE_S
+    boot: Boot = Boot()
+    server: str = SERVER_IP
+    """The address at which this machine finds us."""
 
 
 class Answer(Struct, frozen=True):
@@ -66,6 +70,7 @@ class Answer(Struct, frozen=True):
     """MAC and IP. The frame always goes to the guest's own MAC, so that no other VM sees it."""
     limit: int
     acknowledged: bool
+    source: str = SERVER_IP
 
 
 class Silence(StrEnum):
@@ -74,7 +79,7 @@ class Silence(StrEnum):
     NOT_ETHERNET = "not a request over Ethernet"
     FORGED = "the hardware address inside is not that of the frame"
     RELAYED = "came through a relay"
-    STRANGER = "no VM has this MAC"
+    STRANGER = "no lease is for this MAC"
     UNKNOWN_KIND = "not a kind of message that a server answers"
     OTHER_SERVER = "meant for another server"
     NOTHING_ASKED = "a request without an address"
@@ -104,13 +109,13 @@ def answer(message: Message, frame_mac: str, find: Callable[[str], Lease | None]
         case Kind.DECLINE:
             return _decline(message, lease)
         case Kind.RELEASE:
-            return Silence.RELEASED
+            return Silence.RELEASED if message.ciaddr == lease.ip else Silence.NOT_ITS_ADDRESS
         case _:
             return Silence.UNKNOWN_KIND
 
 
 def _request(message: Message, lease: Lease) -> Answer | Silence:
-    if message.server_id not in (None, SERVER_IP):
+    if message.server_id not in (None, lease.server):
         return Silence.OTHER_SERVER
     # Selecting and init-reboot name the address in an option, renewing and rebinding in ciaddr.
     wanted = message.requested_ip or message.ciaddr
@@ -122,25 +127,27 @@ def _request(message: Message, lease: Lease) -> Answer | Silence:
 
 
 def _decline(message: Message, lease: Lease) -> Silence:
-    if message.server_id not in (None, SERVER_IP):
+    if message.server_id not in (None, lease.server):
         return Silence.OTHER_SERVER
     return Silence.DECLINED if message.requested_ip == lease.ip else Silence.NOT_ITS_ADDRESS
 
 
 def _grant(message: Message, lease: Lease, kind: Kind) -> Answer:
+    boot = directions(message, lease.boot, lease.server)
     options = {
-        **_head(kind, message),
+        **_head(kind, message, lease),
         Code.LEASE_TIME: _u32(lease.lease_s),
+        **boot.options,
         **_asked(message, _parameters(lease)),
     }
-    reply = _reply(
-        message, options, ciaddr=message.ciaddr if kind is Kind.ACK else NO_ADDRESS, yiaddr=lease.ip
-    )
+    ciaddr = message.ciaddr if kind is Kind.ACK else NO_ADDRESS
+    reply = _reply(message, options, boot, ciaddr=ciaddr, yiaddr=lease.ip)
     return Answer(
         reply=reply,
         destination=(lease.mac, _target_ip(message, lease, otherwise=lease.ip)),
         limit=_limit(message, lease),
         acknowledged=kind is Kind.ACK,
+        source=lease.server,
     )
 
 
@@ -148,23 +155,27 @@ def _inform(message: Message, lease: Lease) -> Answer | Silence:
     if message.ciaddr not in (NO_ADDRESS, lease.ip):
         return Silence.NOT_ITS_ADDRESS
     known = {code: value for code, value in _parameters(lease).items() if code not in _LEASE_ONLY}
-    reply = _reply(message, {**_head(Kind.ACK, message), **_asked(message, known)}, ciaddr=message.ciaddr)
+    boot = directions(message, lease.boot, lease.server)
+    options = {**_head(Kind.ACK, message, lease), **boot.options, **_asked(message, known)}
+    reply = _reply(message, options, boot, ciaddr=message.ciaddr)
     return Answer(
         reply=reply,
         destination=(lease.mac, _target_ip(message, lease, otherwise=EVERYONE)),
         limit=_limit(message, lease),
         acknowledged=False,
+        source=lease.server,
     )
 
 
 def _refuse(message: Message, lease: Lease) -> Answer:
     why = b"not the address of this machine"
     return Answer(
-        reply=_reply(message, {**_head(Kind.NAK, message), Code.MESSAGE: why}),
+        reply=_reply(message, {**_head(Kind.NAK, message, lease), Code.MESSAGE: why}),
         # To all, because the guest has not got the address that it would have to listen on.
         destination=(lease.mac, EVERYONE),
         limit=SMALLEST_LIMIT,
         acknowledged=False,
+        source=lease.server,
     )
 
 
@@ -182,7 +193,11 @@ def _limit(message: Message, lease: Lease) -> int:
 
 
 def _reply(
-    message: Message, options: Mapping[int, bytes], ciaddr: str = NO_ADDRESS, yiaddr: str = NO_ADDRESS
+    message: Message,
+    options: Mapping[int, bytes],
+    boot: Directions = NOTHING,
+    ciaddr: str = NO_ADDRESS,
+    yiaddr: str = NO_ADDRESS,
 ) -> Message:
     return Message(
         op=BOOT_REPLY,
@@ -191,13 +206,16 @@ def _reply(
         chaddr=message.chaddr,
         ciaddr=ciaddr,
         yiaddr=yiaddr,
+        siaddr=boot.server,
+        sname=boot.sname,
+        file=boot.file,
         options=options,
     )
 
 
-def _head(kind: Kind, message: Message) -> dict[int, bytes]:
+def _head(kind: Kind, message: Message, lease: Lease) -> dict[int, bytes]:
     """What every reply begins with. The client's identifier goes back to it (RFC 6842)."""
-    head: dict[int, bytes] = {Code.MESSAGE_TYPE: bytes((kind,)), Code.SERVER_ID: _SERVER_ID}
+    head: dict[int, bytes] = {Code.MESSAGE_TYPE: bytes((kind,)), Code.SERVER_ID: inet_aton(lease.server)}
     client_id = message.client_id
     if client_id and len(client_id) <= 64:
         head[Code.CLIENT_ID] = client_id

@@ -66,8 +66,14 @@ class Code(IntEnum):
     MAX_SIZE = 57
     RENEWAL_TIME = 58
     REBINDING_TIME = 59
+    VENDOR_CLASS = 60
     CLIENT_ID = 61
+    TFTP_SERVER = 66
+    BOOT_FILE = 67
+    USER_CLASS = 77
+    ARCHITECTURE = 93
     CLASSLESS_ROUTES = 121
+    IPXE = 175
     END = 255
 
 
@@ -128,6 +134,21 @@ class Message(Struct, frozen=True, kw_only=True):
     @property
     def client_id(self) -> bytes | None:
         return self.options.get(Code.CLIENT_ID)
+
+    @property
+    def vendor_class(self) -> bytes:
+        """What kind of client it says to be, such as PXEClient:Arch:00007."""
+        return self.options.get(Code.VENDOR_CLASS, b"")
+
+    @property
+    def architecture(self) -> int | None:
+        """The first of the architectures that its firmware can run (RFC 4578)."""
+        value = self.options.get(Code.ARCHITECTURE, b"")
+        return int.from_bytes(value[:2], "big") if len(value) >= 2 else None
+
+    @property
+    def is_ipxe(self) -> bool:
+        return Code.IPXE in self.options or b"iPXE" in self.options.get(Code.USER_CLASS, b"")
 
     @property
     def max_size(self) -> int | None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from atoll.errors import HostFailure
 from atoll.hypervisor.dhcp import codec, frames
-from atoll.hypervisor.dhcp.answer import SERVER_IP, Answer, Lease, Silence, answer
+from atoll.hypervisor.dhcp.answer import Answer, Lease, Silence, answer
 from atoll.system import clock, namespaces
 
 SERVER_PORT, CLIENT_PORT = 67, 68
@@ -55,15 +55,17 @@ class DhcpServer:
         find: Callable[[str], Lease | None],
         on_ack: Callable[[str], None],
         on_decline: Callable[[str], None] | None = None,
+        on_release: Callable[[str], None] | None = None,
         *,
         per_guest_per_s: int = PER_GUEST_PER_S,
     ) -> None:
-        """`find` gives the lease of a MAC; `on_ack` and `on_decline` are told the IP."""
+        """`find` gives the lease of a MAC; the others are told the IP."""
         self._namespace = namespace
         self._link = link
         self._find = find
         self._on_ack = on_ack
         self._on_decline = on_decline
+        self._on_release = on_release
         self._per_guest_per_s = per_guest_per_s
         self._buffer = bytearray(_LARGEST_FRAME)
         self._seen: dict[bytes, int] = {}
@@ -157,6 +159,8 @@ class DhcpServer:
             counters.silent += 1
             if reply is Silence.DECLINED and self._on_decline is not None and message.requested_ip:
                 self._on_decline(message.requested_ip)
+            elif reply is Silence.RELEASED and self._on_release is not None:
+                self._on_release(message.ciaddr)
 
     def _send(self, wire: socket.socket, reply: Answer) -> None:
         mac, ip = reply.destination
@@ -164,7 +168,7 @@ class DhcpServer:
             frames.Datagram(
                 source_mac=self._mac,
                 target_mac=mac,
-                source_ip=SERVER_IP,
+                source_ip=reply.source,
                 target_ip=ip,
                 source_port=SERVER_PORT,
                 target_port=CLIENT_PORT,

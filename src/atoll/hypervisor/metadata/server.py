@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from aiohttp import payload, web
@@ -19,7 +20,9 @@ from msgspec import Struct
 
 from atoll.errors import HostFailure
 from atoll.hypervisor.metadata.gate import Gate, Limits
-from atoll.hypervisor.metadata.tree import TEXT, Found, Guest, respond
+from atoll.hypervisor.metadata.guest import NOT_FOUND, TEXT, Found, Guest
+from atoll.hypervisor.metadata.tokens import UNAUTHORIZED, Tokens
+from atoll.hypervisor.metadata.tree import TOKEN_PATH, respond, wants_credentials
 from atoll.model.network import METADATA_IP
 from atoll.system import clock, namespaces
 
@@ -124,6 +127,13 @@ class Connection(web.RequestHandler):
             self._headers_by.cancel()
             self._headers_by = None
 
+    def stay_near(self) -> None:
+        """From here on nothing is sent farther than the guest itself: a container behind it, or whoever the
+        guest routes for, gets no token."""
+        if self._wire is not None:
+            with socket.socket(fileno=os.dup(self._wire.get_extra_info("socket").fileno())) as wire:
+                wire.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 1)
+
     def abort(self) -> None:
         """Close now. Unlike close() it does not wait for a caller that does not read what it asked for."""
         if self._wire is not None:
@@ -173,11 +183,15 @@ class MetadataServer:
         find: Callable[[str], Guest | None],
         on_read: Callable[[str, str], None],
         limits: Limits | None = None,
+        settle: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """`find` gives the guest at an IP; `on_read` is told the IP and the path that was read."""
+        """`find` gives the guest at an IP; `on_read` is told the IP and the path that was read; `settle`
+        waits until what has to be issued to the guest at an IP has been."""
         self._namespace = namespace
         self._find = find
         self._on_read = on_read
+        self._settle = settle
+        self._tokens = Tokens()
         self._limits = limits or Limits()
         self._gate = Gate(self._limits)
         self._http: web.Server | None = None
@@ -221,6 +235,10 @@ class MetadataServer:
         connection.headers_came()
         self.counters.requests += 1
         await self._keep_pace(connection.ip)
+        if self._settle is not None and wants_credentials(request.path):
+            await self._settle(connection.ip)
+        if request.path == TOKEN_PATH:
+            connection.stay_near()
         response = _response(self._find_answer(request, connection.ip))
         if request.body_exists or connection.is_old:
             response.force_close()
@@ -234,19 +252,34 @@ class MetadataServer:
 
     def _find_answer(self, request: web.BaseRequest, ip: str) -> Found:
         guest = self._find(ip)
-        if guest is not None:
-            if request.method not in ("GET", "HEAD"):
-                return Found(405, TEXT, b"only GET and HEAD\n")
-            if request.body_exists:
-                return Found(413, TEXT, b"a request has no body here\n")
+        if guest is None:
+            return NOT_FOUND
+        if refusal := _refusal(request):
+            return refusal
+        vm, now_s = guest.vm, clock.monotonic()
+        if request.method == "PUT":
+            return self._tokens.give(request.headers, vm.instance_id, now_s)
+        if not self._tokens.admits(request.headers, vm.instance_id, now_s, required=vm.imdsv2_required):
+            return UNAUTHORIZED
         found = respond(request.path, guest, clock.now())
         if found.status == 200 and request.method == "GET":
             self._on_read(ip, request.path)
         return found
 
 
+def _refusal(request: web.BaseRequest) -> Found | None:
+    """What is wrong with a request, whoever sent it."""
+    allowed = ("PUT",) if request.path == TOKEN_PATH else ("GET", "HEAD")
+    if request.method not in allowed:
+        names = ", ".join(allowed)
+        return Found(405, TEXT, f"only {names}\n".encode(), {"Allow": names})
+    if request.body_exists:
+        return Found(413, TEXT, b"a request has no body here\n")
+    return None
+
+
 def _response(found: Found) -> web.Response:
-    headers = _HEADERS | {"Allow": "GET, HEAD"} if found.status == 405 else _HEADERS
+    headers = _HEADERS | found.headers
     body = found.body if len(found.body) <= _PIECE_BYTES else Pieces(found.body)
     return web.Response(status=found.status, body=body, content_type=found.content_type, headers=headers)
 

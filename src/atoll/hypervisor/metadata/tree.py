@@ -1,118 +1,76 @@
-"""What a VM can read about itself, as a tree of paths. Pure: server.py knows the caller and speaks HTTP.
+"""What a VM can read about itself, as one tree of paths. Pure: server.py knows the caller and speaks HTTP.
 
-The paths are SmallStack's. A directory lists its children, one per line, directories with a slash behind.
+    /datasource/…, /latest/…            SmallStack
+    /latest/…, /<date>/…                EC2
+    /openstack/<date or latest>/…       OpenStack
+    /nocloud/…                          NoCloud
+
+A directory lists its children, one per line, directories with a slash behind; the roots of EC2 and OpenStack
+list versions, which have none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
-import msgspec
-from msgspec import Struct
+from atoll.hypervisor.metadata import ec2, nocloud, openstack, smallstack
+from atoll.hypervisor.metadata.guest import NOT_FOUND, TEXT, Found, Guest, Leaves
 
-from atoll.model.vm import VM
-from atoll.model.volume import Volume
+TOKEN_PATH = "/latest/api/token"  # noqa: S105 - a path
 
-TEXT, JSON, BYTES = "text/plain", "application/json", "application/octet-stream"
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Guest(Struct, frozen=True):
-    """A caller: its VM, and its user data or how to read it. None: it has none."""
-
-    vm: VM
-    user_data: bytes | Callable[[], bytes] | None = None
-
-
-class Found(Struct, frozen=True):
-    """What a path holds."""
-
-    status: int
-    content_type: str
-    body: bytes
-
-
-class Document(Struct, frozen=True):
-    """The identity document: what a VM may know of itself. Named one by one, so that a new field of VM
-    does not become public by itself."""
-
-    instance_id: str
-    ip: str
-    mac: str
-    name: str
-    driver: str
-    image: str
-    image_digest: str
-    memory_mib: int
-    milli_cpus: int
-    vcpus: int
-    machine_type: str
-    subnet: str
-    owner_users: tuple[str, ...]
-    owner_groups: tuple[str, ...]
-    tags: dict[str, str]
-    created_at: datetime
-    volumes: tuple[Volume, ...]
-    user_data_sha256: str
-
-
-class Leaf(Struct, frozen=True):
-    """One path: what it holds for a guest, and whether it is there for that guest at all."""
-
-    content_type: str
-    read: Callable[[Guest, datetime], bytes]
-    there: Callable[[Guest], bool] = lambda guest: True
-
-
-NOT_FOUND = Found(status=404, content_type=TEXT, body=b"not found\n")
+_Plant = Callable[[Guest], Leaves]
 
 
 def respond(path: str, guest: Guest | None, now: datetime) -> Found:
     """What is at a path for this guest. A caller that is no guest finds nothing anywhere."""
     if guest is None:
         return NOT_FOUND
-    leaf = LEAVES.get(path)
+    directory = path if path.endswith("/") else f"{path}/"
+    if directory in _LISTINGS:
+        return Found(200, TEXT, _LISTINGS[directory])
+    root = next((root for root in _ROOTS if directory.startswith(root)), None)
+    if root is None:
+        return NOT_FOUND
+    leaves = _ROOTS[root](guest)
+    leaf = leaves.get(path[len(root) :]) or leaves.get(directory[len(root) :])
     if leaf is not None:
-        return Found(200, leaf.content_type, leaf.read(guest, now)) if leaf.there(guest) else NOT_FOUND
-    children = _children(path if path.endswith("/") else path + "/", guest)
-    return Found(200, TEXT, "".join(f"{child}\n" for child in children).encode()) if children else NOT_FOUND
+        return Found(200, leaf.content_type, leaf.read(now))
+    children = _children(directory[len(root) :], leaves)
+    return Found(200, TEXT, "\n".join(children).encode()) if children else NOT_FOUND
 
 
-def _children(directory: str, guest: Guest) -> list[str]:
+def wants_credentials(path: str) -> bool:
+    """Whether an answer may hold what has to be issued first."""
+    if path.endswith(smallstack.DOCUMENT):
+        return False
+    return path.startswith(f"/latest/{smallstack.IDENTITY}") or "/meta-data/iam" in path
+
+
+def paths(guest: Guest) -> set[str]:
+    """Everything that this guest can read."""
+    return {root + path for root, plant in _ROOTS.items() for path in plant(guest) if not path.endswith("/")}
+
+
+def _children(directory: str, leaves: Leaves) -> list[str]:
     below = [
-        path.removeprefix(directory)
-        for path, leaf in LEAVES.items()
-        if path.startswith(directory) and leaf.there(guest)
+        path.removeprefix(directory) for path in leaves if path.startswith(directory) and path != directory
     ]
     return sorted({rest[: rest.find("/") + 1] or rest for rest in below})
 
 
-def _true(guest: Guest, now: datetime) -> bytes:
-    return b"true\n"
+def _latest(guest: Guest) -> Leaves:
+    return ec2.leaves(guest) | smallstack.latest(guest)
 
 
-def _epoch_time(guest: Guest, now: datetime) -> bytes:
-    seconds, microseconds = divmod((now - _EPOCH) // timedelta(microseconds=1), 1_000_000)
-    return f"{seconds}.{microseconds * 1000:09d}\n".encode()
-
-
-def _document(guest: Guest, now: datetime) -> bytes:
-    document = msgspec.convert(guest.vm, Document, from_attributes=True)
-    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
-
-
-def _user_data(guest: Guest, now: datetime) -> bytes:
-    if guest.user_data is None:
-        return b""
-    return guest.user_data if isinstance(guest.user_data, bytes) else guest.user_data()
-
-
-LEAVES: dict[str, Leaf] = {
-    "/datasource/SmallStack": Leaf(TEXT, _true),
-    "/latest/is-externally-patchable": Leaf(TEXT, _true),
-    "/latest/dynamic/epoch-time": Leaf(TEXT, _epoch_time),
-    "/latest/dynamic/instance-identity/document": Leaf(JSON, _document),
-    "/latest/user-data": Leaf(BYTES, _user_data, there=lambda guest: guest.user_data is not None),
+_ROOTS: dict[str, _Plant] = {
+    "/datasource/": smallstack.datasource,
+    "/latest/": _latest,
+    "/nocloud/": nocloud.leaves,
+    **{f"/{version}/": ec2.leaves for version in ec2.VERSIONS},
+    **{f"/openstack/{version}/": openstack.leaves for version in openstack.VERSIONS},
+}
+_LISTINGS: dict[str, bytes] = {
+    "/": "\n".join([*ec2.VERSIONS, "latest", "datasource/", "nocloud/", "openstack/"]).encode(),
+    "/openstack/": "\n".join(openstack.VERSIONS).encode(),
 }

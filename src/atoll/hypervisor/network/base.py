@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from atoll.drivers.machine.base import Nic
@@ -31,6 +31,10 @@ class Network(Protocol):
 
     async def unplug(self, vm: VM, subnet: Subnet) -> None:
         """Forget the VM. Not plugged is success."""
+        ...
+
+    async def sweep(self, held: Collection[str], macs: Mapping[str, str]) -> None:
+        """Forget all but those who hold these addresses: what an agent before us left. `macs`: of addresses."""
         ...
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 """Bridges: one per subnet or an existing one, each with a namespace for its DHCP and metadata servers.
 
     at-<ip> (VM) ──┐
-    at-<ip> (VM) ──┤ br-<subnet> ──── as-… ═══ eth0 in <prefix>-<bridge>: DHCP, 169.254.169.254:80
+    at-<ip> (VM) ──┤ br-<subnet> ──── as-… ═══ eth0 in <prefix>-<bridge>: DHCP, TFTP, metadata, the API
     port, uplink ──┘
 
 Effects: links, neighbours and nftables of the namespace that the agent lives in, through atoll.system.
@@ -10,31 +10,46 @@ Effects: links, neighbours and nftables of the namespace that the agent lives in
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Protocol
 
 from atoll.drivers.machine.base import Nic
 from atoll.errors import NotFound
 from atoll.hypervisor.dhcp.answer import Lease
 from atoll.hypervisor.dhcp.server import DhcpServer
+from atoll.hypervisor.dhcp6.server import Dhcp6Server
+from atoll.hypervisor.metadata.guests import Guests
 from atoll.hypervisor.metadata.server import MetadataServer
-from atoll.hypervisor.metadata.tree import Guest
-from atoll.hypervisor.network.base import FindVm, Reached
+from atoll.hypervisor.netboot.http import BootServer
+from atoll.hypervisor.netboot.library import Library
+from atoll.hypervisor.network.base import Reached
+from atoll.hypervisor.ra.server import RaServer
+from atoll.hypervisor.tftp.server import TftpServer
+from atoll.model.lease import LeaseState
 from atoll.model.network import METADATA_IP, Subnet
 from atoll.model.vm import VM
 from atoll.plan import firewall
 from atoll.system import namespaces, nft
-from atoll.system.links import Links, sysctl
+from atoll.system.links import Links, forward_ipv6, sysctl
 
 SERVICE_LINK = "eth0"
 
 
 def bridge_of(subnet: Subnet) -> str:
     """The bridge of a subnet: the existing one that it names, else one of our own."""
-    return subnet.bridge or f"br-{subnet.id}"[:15]
+    if subnet.bridge:
+        return subnet.bridge
+    # Of a long id the end is replaced, and not just cut: two subnets must never meet in one bridge.
+    name = f"br-{subnet.id}"
+    return name if len(name) <= 15 else f"{name[:7]}{zlib.crc32(subnet.id.encode()):08x}"
 
 
 def service_mac(bridge: str) -> str:
     return _mac("02:a7", bridge)
+
+
+def _router_mac(bridge: str) -> str:
+    return _mac("02:a8", bridge)
 
 
 def _mac(prefix: str, bridge: str) -> str:
@@ -42,17 +57,30 @@ def _mac(prefix: str, bridge: str) -> str:
     return prefix + "".join(f":{byte:02x}" for byte in zlib.crc32(bridge.encode()).to_bytes(4, "big"))
 
 
+class Server(Protocol):
+    """What all servers of a bridge have in common. Both may be repeated."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 class _Services:
     """The servers of one bridge, and a way into their namespace."""
 
-    def __init__(self, namespace: str, dhcp: DhcpServer, metadata: MetadataServer) -> None:
-        self.dhcp = dhcp
-        self.metadata = metadata
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
         self.links = Links(namespace)
+        self._servers: dict[str, Server] = {}
+
+    async def ensure(self, name: str, make: Callable[[], Server]) -> None:
+        if name not in self._servers:
+            self._servers[name] = make()
+        await self._servers[name].start()
 
     async def close(self) -> None:
-        await self.dhcp.close()
-        await self.metadata.close()
+        for server in self._servers.values():
+            await server.close()
         self.links.close()
 
 
@@ -62,36 +90,56 @@ class Bridges:
     def __init__(
         self,
         prefix: str,
-        find_by_mac: FindVm,
-        find_by_ip: FindVm,
-        subnet_of: Callable[[VM], Subnet],
-        user_data: Callable[[str], bytes],
+        lease_of: Callable[[str], Lease | None],
+        guests: Guests,
+        control: Callable[[str], Awaitable[None]],
         reached: Reached,
+        library: Library,
+        used: Callable[[str, LeaseState], None],
     ) -> None:
+        """`lease_of` knows the lease of a MAC; `control` opens the control port in a namespace; `used` is
+        told an IP and what became of its lease."""
         self._prefix = prefix
-        self._find_by_mac = find_by_mac
-        self._find_by_ip = find_by_ip
-        self._subnet_of = subnet_of
-        self._user_data = user_data
+        self._lease_of = lease_of
+        self._guests = guests
+        self._control = control
         self._reached = reached
+        self._library = library
+        self._used = used
         self._links = Links()
         self._services: dict[str, _Services] = {}
         self._plugged: dict[str, firewall.Port] = {}
+        self._subnets: tuple[Subnet, ...] = ()
 
     def nic(self, vm: VM, subnet: Subnet) -> Nic:
-        return Nic(link=firewall.link_for(vm.ip), bridge=bridge_of(subnet), mac=vm.mac, mtu=subnet.mtu)
+        return Nic(
+            link=firewall.link_for(vm.ip),
+            bridge=bridge_of(subnet),
+            mac=vm.mac,
+            mtu=subnet.mtu,
+            address=f"{vm.ip}/{subnet.network.prefixlen}",
+            gateway=subnet.gateway,
+            dns=subnet.dns,
+            domain=subnet.domain,
+        )
 
     async def serve(self, subnets: Sequence[Subnet]) -> None:
         if not self._services:
             sysctl("net/ipv4/ip_forward", "1")
             await nft.apply(firewall.base())
             self._plugged.clear()
+        self._subnets = tuple(subnets)
         for subnet in subnets:
             self._ensure_bridge(subnet)
             bridge = bridge_of(subnet)
             if bridge not in self._services:
-                self._services[bridge] = await self._ensure_services(bridge)
-            self._services[bridge].links.ensure_route(subnet.cidr, link=SERVICE_LINK)
+                self._services[bridge] = await self._ensure_services(bridge, subnet.mtu)
+            services = self._services[bridge]
+            services.links.ensure_route(subnet.cidr, link=SERVICE_LINK)
+            if subnet.service_ip is not None:
+                services.links.add_address(SERVICE_LINK, f"{subnet.service_ip}/32")
+            if subnet.cidr6 is not None:
+                await self._serve_ipv6(subnet, services)
 
     def _ensure_bridge(self, subnet: Subnet) -> None:
         bridge = bridge_of(subnet)
@@ -102,58 +150,104 @@ class Bridges:
                     hint="make it first, or leave the bridge out and the agent makes one of its own",
                 )
             return
-        gateway = f"{subnet.gateway}/{subnet.network.prefixlen}"
-        self._links.ensure_bridge(bridge, _mac("02:a8", bridge), subnet.mtu, [gateway])
+        gateways = [f"{subnet.gateway}/{subnet.network.prefixlen}"]
+        if subnet.gateway6 is not None:
+            forward_ipv6()
+            gateways.append(f"{subnet.gateway6}/64")
+        ipv6 = subnet.gateway6 is not None
+        self._links.ensure_bridge(bridge, _router_mac(bridge), subnet.mtu, gateways, ipv6=ipv6)
 
-    async def _ensure_services(self, bridge: str) -> _Services:
+    async def _serve_ipv6(self, subnet: Subnet, services: _Services) -> None:
+        bridge, namespace = bridge_of(subnet), services.namespace
+        await services.ensure("dhcp6", lambda: Dhcp6Server(namespace, SERVICE_LINK, self._lease_of))
+        if not subnet.bridge:  # an existing one has a router of its own, which speaks for itself
+            await services.ensure(
+                "ra",
+                lambda: RaServer(
+                    namespace,
+                    SERVICE_LINK,
+                    subnet,
+                    _router_mac(bridge),
+                    lambda mac: self._lease_of(mac) is not None,
+                ),
+            )
+
+    async def _ensure_services(self, bridge: str, mtu: int) -> _Services:
         namespace = f"{self._prefix}-{bridge}"
         port = f"as-{zlib.crc32(bridge.encode()):08x}"
         namespaces.ensure(namespace)
         self._links.ensure_veth(
-            port, SERVICE_LINK, namespace, peer_mac=service_mac(bridge), master=bridge, mtu=1500
+            port, SERVICE_LINK, namespace, peer_mac=service_mac(bridge), master=bridge, mtu=mtu
         )
         # Known beforehand: an unknown MAC would be flooded to every VM.
         self._links.set_fdb(port, service_mac(bridge))
-        services = _Services(
-            namespace,
-            DhcpServer(namespace, SERVICE_LINK, self._lease, lambda ip: self._reached(ip, "dhcp")),
-            MetadataServer(namespace, self._guest, lambda ip, path: self._reached(ip, "metadata")),
-        )
+        services = _Services(namespace)
         services.links.add_address(SERVICE_LINK, f"{METADATA_IP}/32")
         services.links.up(SERVICE_LINK)
-        await services.dhcp.start()
-        await services.metadata.start()
+        await services.ensure(
+            "dhcp",
+            lambda: DhcpServer(
+                namespace,
+                SERVICE_LINK,
+                self._lease_of,
+                self._acknowledged,
+                lambda ip: self._used(ip, LeaseState.DECLINED),
+                lambda ip: self._used(ip, LeaseState.RELEASED),
+            ),
+        )
+        await services.ensure(
+            "metadata",
+            lambda: MetadataServer(
+                namespace,
+                self._guests.find,
+                lambda ip, path: self._reached(ip, "metadata"),
+                settle=self._guests.settle,
+            ),
+        )
+        await services.ensure("tftp", lambda: TftpServer(namespace, self._library.open, mtu))
+        await services.ensure("boot", lambda: BootServer(namespace, self._library.open))
+        await self._control(namespace)
         return services
 
-    def _lease(self, mac: str) -> Lease | None:
-        vm = self._find_by_mac(mac)
-        return Lease(ip=vm.ip, mac=vm.mac, hostname=vm.name, subnet=self._subnet_of(vm)) if vm else None
-
-    def _guest(self, ip: str) -> Guest | None:
-        vm = self._find_by_ip(ip)
-        if vm is None:
-            return None
-        return Guest(vm, (lambda: self._user_data(ip)) if vm.user_data_sha256 else None)
+    def _acknowledged(self, ip: str) -> None:
+        self._used(ip, LeaseState.BOUND)
+        self._reached(ip, "dhcp")
 
     async def plug(self, vm: VM, subnet: Subnet) -> None:
         bridge = bridge_of(subnet)
-        port = firewall.Port(firewall.link_for(vm.ip), vm.ip, vm.mac, service_mac(bridge))
+        ip6 = subnet.ip6_of(vm.mac)
+        port = firewall.Port(firewall.link_for(vm.ip), vm.ip, vm.mac, service_mac(bridge), ip6)
         if self._plugged.get(vm.ip) == port:
             return
         await nft.apply(firewall.plug(port))
         self._plugged[vm.ip] = port
         # We know who has the address: nobody needs to ask, and nobody else can answer.
         self._links.set_neighbour(bridge, vm.ip, vm.mac)
+        if ip6 and not subnet.bridge:
+            self._links.set_neighbour(bridge, ip6, vm.mac)
         self._services[bridge].links.set_neighbour(SERVICE_LINK, vm.ip, vm.mac)
 
     async def unplug(self, vm: VM, subnet: Subnet) -> None:
-        if vm.ip not in self._plugged:
-            return
+        # Also what we did not plug: an agent before us may have.
+        self._forget_neighbours(subnet, vm.ip, vm.mac)
+        await nft.apply(firewall.unplug(firewall.link_for(vm.ip)))
+        self._plugged.pop(vm.ip, None)
+
+    def _forget_neighbours(self, subnet: Subnet, ip: str, mac: str | None) -> None:
         bridge = bridge_of(subnet)
-        self._links.delete_neighbour(bridge, vm.ip)
-        self._services[bridge].links.delete_neighbour(SERVICE_LINK, vm.ip)
-        await nft.apply(firewall.unplug(self._plugged[vm.ip].link))
-        del self._plugged[vm.ip]
+        self._links.delete_neighbour(bridge, ip)
+        if mac and (ip6 := subnet.ip6_of(mac)) and not subnet.bridge:
+            self._links.delete_neighbour(bridge, ip6)
+        self._services[bridge].links.delete_neighbour(SERVICE_LINK, ip)
+
+    async def sweep(self, held: Collection[str], macs: Mapping[str, str]) -> None:
+        for ip in filter(None, map(firewall.ip_of, await nft.chains("bridge", firewall.TABLE))):
+            if ip in held:
+                continue
+            for subnet in self._subnets:
+                # Its chain last: as long as that is there, the next agent finds it again.
+                self._forget_neighbours(subnet, ip, macs.get(ip))
+            await nft.apply(firewall.unplug(firewall.link_for(ip)))
 
     async def close(self) -> None:
         for services in self._services.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from atoll.drivers.machine.base import Nic
 from atoll.hypervisor.network.base import Reached
@@ -33,6 +33,9 @@ class SimNetwork:
 
     async def unplug(self, vm: VM, subnet: Subnet) -> None:
         self.plugged.discard(vm.ip)
+
+    async def sweep(self, held: Collection[str], macs: Mapping[str, str]) -> None:
+        self.plugged &= set(held)
 
     async def close(self) -> None:
         return

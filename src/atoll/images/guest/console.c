@@ -39,6 +39,9 @@ static void find_terminal(void)
     const char *last = strrchr(names, ' ');
     last = last ? last + 1 : names;
     snprintf(console.path, sizeof console.path, "/dev/%.48s", *last ? last : "console");
+    /* A container sees the name of the host's; its own console is a terminal by itself. */
+    if (access(console.path, F_OK))
+        snprintf(console.path, sizeof console.path, "/dev/console");
 }
 
 static void forget_terminal(void)

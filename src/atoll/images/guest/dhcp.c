@@ -330,3 +330,13 @@ void dhcp_start(const struct nic *nic, void (*bound)(const struct lease *lease))
     client.timer.fire = on_timer;
     begin_selecting();
 }
+
+void dhcp_stop(void)
+{
+    timer_stop(&client.timer);
+    loop_close(client.fd);
+    client.fd = -1;
+    memset(&client.lease, 0, sizeof client.lease);
+    memset(&client.offer, 0, sizeof client.offer);
+    network_clear();
+}

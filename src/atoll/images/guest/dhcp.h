@@ -8,4 +8,7 @@
 /* `bound` is called with each lease that differs from the one before. Never gives up. */
 void dhcp_start(const struct nic *nic, void (*bound)(const struct lease *lease));
 
+/* Gives address and lease up without a word. */
+void dhcp_stop(void);
+
 #endif

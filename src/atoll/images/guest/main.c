@@ -1,6 +1,9 @@
 /* The guest agent: process 1 of the appliance. Effects: through the other files.
  *
  *   mounts, modules -> interface -> DHCP -> metadata -> port 80 open, user data running
+ *                          |
+ *                          +-> all modules, then wait: the guest becomes a template, and its copies go on from
+ *                              here when they are told who they are (channel_message.h)
  *
  * Port 80 opens last, so that an answer there means a guest that knows who it is.
  */
@@ -8,13 +11,16 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/reboot.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "channel.h"
 #include "console.h"
 #include "dhcp.h"
+#include "identity.h"
 #include "instance.h"
 #include "log.h"
 #include "loop.h"
@@ -26,23 +32,44 @@
 #include "sha256.h"
 #include "startup.h"
 
-enum { NIC_RETRY_MS = 20, SPARE_MS = 50, NO_ANSWER_MS = 1000 };
+enum { FIRST_NIC_RETRY_MS = 2, LAST_NIC_RETRY_MS = 100, SPARE_MS = 50, NO_ANSWER_MS = 1000, SETTLE_MS = 500 };
 
 static struct instance instance;
 static pid_t script;
 static int signals = -1;
 static struct timer nic_timer;
 static struct timer module_timer;
+static struct timer wait_timer;
+static bool waits;   /* this guest becomes a template */
+static bool waiting; /* for an identity, just now */
+static bool rehearsing;
+
+static void draw_random(void)
+{
+    uint8_t drawn[16];
+
+    instance.random[0] = 0;
+    if (getrandom(drawn, sizeof drawn, GRND_NONBLOCK) != sizeof drawn)
+        return;
+    for (size_t i = 0; i < sizeof drawn; i++)
+        snprintf(instance.random + 2 * i, 3, "%02x", drawn[i]);
+}
 
 static void on_metadata(const struct metadata *metadata)
 {
     snprintf(instance.id, sizeof instance.id, "%s", metadata->instance_id);
     sha256_hex(metadata->user_data, metadata->user_data_length, instance.user_data_sha256);
+    identity_write_machine_id(instance.id, instance.machine_id);
+    if (!instance.random[0])
+        draw_random();
     say("metadata: instance %s, %zu bytes of user data", instance.id[0] ? instance.id : "(unknown)",
         metadata->user_data_length);
     server_start(&instance);
     script = script_start(metadata->user_data, metadata->user_data_length);
     timer_start(&module_timer, SPARE_MS);
+    /* Not when the order came: closing waits until the line has sent all, and somebody waits for us. */
+    if (!rehearsing)
+        channel_close();
 }
 
 static void on_lease(const struct lease *lease)
@@ -62,6 +89,80 @@ static void load_spare_module(void *context)
         timer_start(&module_timer, 0);
 }
 
+static void power_off(void)
+{
+    power_end(END_POWER_OFF);
+}
+
+static void be(const struct order *order)
+{
+    if (!identity_take(order, &instance.nic)) {
+        power_off();
+        return;
+    }
+    draw_random();
+    dhcp_start(&instance.nic, on_lease);
+    channel_taken();
+}
+
+static void park(void)
+{
+    server_stop();
+    metadata_stop();
+    dhcp_stop();
+    timer_stop(&module_timer);
+    instance = (struct instance){.nic = instance.nic};
+    rehearsing = false;
+    waiting = true;
+    channel_ready();
+}
+
+/* An order comes when it is waited for, and a rehearsal is all that can be taken back. */
+static void on_order(enum order_kind kind, const struct order *order)
+{
+    if (kind == ORDER_PARK) {
+        if (rehearsing)
+            park();
+    } else if (waiting) {
+        waiting = false;
+        rehearsing = kind == ORDER_REHEARSE;
+        be(order);
+    }
+}
+
+static void wait_for_identity(void *context)
+{
+    (void)context;
+    if (!identity_possible())
+        return;
+    say("waiting for an identity");
+    waiting = true;
+    channel_ready();
+}
+
+static void find_nic_later(void)
+{
+    static uint64_t retry_ms = FIRST_NIC_RETRY_MS;
+
+    timer_start(&nic_timer, retry_ms);
+    retry_ms = retry_ms * 2 < LAST_NIC_RETRY_MS ? retry_ms * 2 : LAST_NIC_RETRY_MS;
+}
+
+static void start_network(void)
+{
+    struct lease given;
+
+    if (network_is_ours()) {
+        dhcp_start(&instance.nic, on_lease);
+        timer_start(&module_timer, NO_ANSWER_MS);
+    } else if (network_given(&given)) {
+        say("network: the address was given from outside");
+        on_lease(&given);
+    } else {
+        find_nic_later();
+    }
+}
+
 /* The list begins with what the network needs, so the first moment at which there is an interface is the
  * moment to ask for an address. */
 static void find_nic(void *context)
@@ -71,11 +172,15 @@ static void find_nic(void *context)
     (void)context;
     while (!found && startup_load_module())
         found = network_start_nic(&instance.nic);
-    if (found) {
-        dhcp_start(&instance.nic, on_lease);
-        timer_start(&module_timer, NO_ANSWER_MS);
+    if (found && waits) {
+        /* Everything that needs no identity is done, and has settled, before copies are made. */
+        while (startup_load_module())
+            ;
+        timer_start(&wait_timer, SETTLE_MS);
+    } else if (found) {
+        start_network();
     } else {
-        timer_start(&nic_timer, NIC_RETRY_MS);
+        find_nic_later();
     }
 }
 
@@ -99,11 +204,6 @@ static void reap(void)
         child_ended(pid, status);
 }
 
-static void power_off(void)
-{
-    power_end(END_POWER_OFF);
-}
-
 static void on_signal(void *context, short events)
 {
     struct signalfd_siginfo signal;
@@ -114,7 +214,7 @@ static void on_signal(void *context, short events)
         return;
     if (signal.ssi_signo == SIGCHLD)
         reap();
-    else if (signal.ssi_signo == SIGTERM)
+    else if (signal.ssi_signo == SIGTERM || signal.ssi_signo == SIGPWR)
         power_off();
     else if (signal.ssi_signo == SIGINT)
         power_end(END_REBOOT);
@@ -127,6 +227,7 @@ static void watch_signals(void)
     sigemptyset(&handled);
     sigaddset(&handled, SIGCHLD);
     sigaddset(&handled, SIGTERM);
+    sigaddset(&handled, SIGPWR);
     sigaddset(&handled, SIGINT);
     sigprocmask(SIG_BLOCK, &handled, NULL);
     signals = signalfd(-1, &handled, SFD_NONBLOCK | SFD_CLOEXEC);
@@ -143,6 +244,8 @@ int main(void)
     network_start_loopback();
     nic_timer.fire = find_nic;
     module_timer.fire = load_spare_module;
+    wait_timer.fire = wait_for_identity;
+    waits = channel_open(on_order);
     find_nic(NULL);
     power_watch_button(power_off);
     console_start();

@@ -213,3 +213,14 @@ void metadata_start(void (*done)(const struct metadata *metadata))
     client.retry_ms = FIRST_RETRY_MS;
     begin_attempt(NULL);
 }
+
+void metadata_stop(void)
+{
+    end_attempt();
+    free(client.data);
+    client.data = NULL;
+    client.length = client.room = 0;
+    client.what = DOCUMENT;
+    client.complained = false;
+    memset(client.instance_id, 0, sizeof client.instance_id);
+}

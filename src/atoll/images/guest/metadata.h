@@ -14,4 +14,7 @@ struct metadata {
 /* Asks until the service has answered, then calls `done` once; what it gets is gone afterwards. */
 void metadata_start(void (*done)(const struct metadata *metadata));
 
+/* Asks no more, and forgets what was answered. */
+void metadata_stop(void);
+
 #endif

@@ -42,6 +42,8 @@ static bool bring_up(const char *interface)
 
     if (ioctl(control_socket(), SIOCGIFFLAGS, &request))
         return false;
+    if (request.ifr_flags & IFF_UP)
+        return true;
     request.ifr_flags |= IFF_UP;
     return ioctl(control_socket(), SIOCSIFFLAGS, &request) == 0;
 }
@@ -177,6 +179,60 @@ bool network_start_nic(struct nic *nic)
     memcpy(nic->mac, request.ifr_hwaddr.sa_data, 6);
     nic->index = (int)if_nametoindex(INTERFACE);
     return nic->index > 0;
+}
+
+bool network_is_ours(void)
+{
+    struct ifreq request = request_for(INTERFACE);
+
+    /* Asks for what is there already: whether that is refused is all that we want to know. */
+    return !ioctl(control_socket(), SIOCGIFFLAGS, &request) && !ioctl(control_socket(), SIOCSIFFLAGS, &request);
+}
+
+static uint32_t get_address(unsigned long what)
+{
+    struct ifreq request = request_for(INTERFACE);
+    struct sockaddr_in internet;
+
+    if (ioctl(control_socket(), what, &request))
+        return 0;
+    memcpy(&internet, &request.ifr_addr, sizeof internet);
+    return internet.sin_addr.s_addr;
+}
+
+/* A datagram socket that is connected has looked for a route, and has sent nothing. */
+static bool has_route(const char *address)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = inet_addr(address)};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool found = fd >= 0 && !connect(fd, (struct sockaddr *)&to, sizeof to);
+
+    if (fd >= 0)
+        close(fd);
+    return found;
+}
+
+bool network_given(struct lease *lease)
+{
+    memset(lease, 0, sizeof *lease);
+    lease->address = get_address(SIOCGIFADDR);
+    lease->mask = get_address(SIOCGIFNETMASK);
+    gethostname(lease->host_name, sizeof lease->host_name - 1);
+    return lease->address && has_route(METADATA_ADDRESS);
+}
+
+bool network_set_mac(struct nic *nic, const uint8_t mac[6])
+{
+    struct ifreq request = request_for(INTERFACE);
+
+    request.ifr_hwaddr.sa_family = ARPHRD_ETHER;
+    memcpy(request.ifr_hwaddr.sa_data, mac, 6);
+    if (ioctl(control_socket(), SIOCSIFHWADDR, &request)) {
+        say("setting the MAC: %s", strerror(errno));
+        return false;
+    }
+    memcpy(nic->mac, mac, 6);
+    return true;
 }
 
 void network_apply(const struct nic *nic, const struct lease *lease)

@@ -19,6 +19,15 @@ void network_start_loopback(void);
 /* Brings the interface up; false when it is not there (yet). */
 bool network_start_nic(struct nic *nic);
 
+/* Whether we may configure the interface. In some containers that is done from outside. */
+bool network_is_ours(void);
+
+/* What the interface was given from outside; false when that is not all there (yet). */
+bool network_given(struct lease *lease);
+
+/* Gives the interface, which stays up, another MAC. */
+bool network_set_mac(struct nic *nic, const uint8_t mac[6]);
+
 /* Address, routes, resolver, host name and MTU as the lease says; announces the address. */
 void network_apply(const struct nic *nic, const struct lease *lease);
 

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "http.h"
@@ -38,6 +39,7 @@ static struct connection {
 
 static const struct instance *shown;
 static uint64_t accepted;
+static int listener = -1;
 
 static void drop(struct connection *connection)
 {
@@ -67,7 +69,9 @@ static size_t describe(char *out, size_t room)
     char host[65] = "", quoted_host[6 * 65], quoted_id[6 * sizeof shown->id], boot_id[64], status[16] = "null";
     const uint8_t *mac = shown->nic.mac;
     struct in_addr address = {shown->lease.address};
+    struct timespec clock;
 
+    clock_gettime(CLOCK_REALTIME, &clock);
     gethostname(host, sizeof host - 1);
     json_quote(host, quoted_host, sizeof quoted_host);
     json_quote(shown->id[0] ? shown->id : NULL, quoted_id, sizeof quoted_id);
@@ -77,9 +81,11 @@ static size_t describe(char *out, size_t room)
     return (size_t)snprintf(
         out, room,
         "{\"hostname\": %s, \"ip\": \"%s\", \"mac\": \"%02x:%02x:%02x:%02x:%02x:%02x\", \"instance_id\": %s, "
-        "\"boot_id\": \"%s\", \"user_data_sha256\": \"%s\", \"user_data_status\": %s, \"uptime_s\": %.3f}\n",
+        "\"boot_id\": \"%s\", \"machine_id\": \"%s\", \"random\": \"%s\", \"user_data_sha256\": \"%s\", "
+        "\"user_data_status\": %s, \"clock_s\": %.3f, \"uptime_s\": %.3f}\n",
         quoted_host, inet_ntoa(address), mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], quoted_id, boot_id,
-        shown->user_data_sha256, status, uptime_s());
+        shown->machine_id, shown->random, shown->user_data_sha256, status,
+        (double)clock.tv_sec + (double)clock.tv_nsec / 1e9, uptime_s());
 }
 
 static const char *reason(int status)
@@ -193,9 +199,9 @@ static struct connection *free_place(void)
 
 static void on_listener(void *context, short events)
 {
-    int listener = *(int *)context;
     int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
+    (void)context;
     (void)events;
     if (fd < 0)
         return;
@@ -209,20 +215,47 @@ static void on_listener(void *context, short events)
         on_connection(connection, POLLIN);
 }
 
+/* One socket for IPv6 and IPv4; for IPv4 alone where the kernel has nothing else. */
+static int open_port(void)
+{
+    const struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_port = htons(PORT)};
+    const struct sockaddr_in any4 = {.sin_family = AF_INET, .sin_port = htons(PORT)};
+    const int yes = 1, no = 0;
+    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    bool both = fd >= 0 && !setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+
+    if (!both) {
+        if (fd >= 0)
+            close(fd);
+        fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    }
+    if (fd >= 0 && !setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes)
+        && !bind(fd, both ? (const void *)&any : (const void *)&any4, both ? sizeof any : sizeof any4))
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
 void server_start(const struct instance *instance)
 {
-    static int listener;
-    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(PORT)};
-    const int yes = 1;
-
     shown = instance;
-    listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes)
-        || bind(listener, (struct sockaddr *)&here, sizeof here) || listen(listener, 64)) {
+    listener = open_port();
+    if (listener < 0 || listen(listener, 64)) {
         say("opening port %d: %s", PORT, strerror(errno));
-        loop_close(listener);
+        server_stop();
         return;
     }
-    loop_watch(listener, POLLIN, on_listener, &listener);
+    loop_watch(listener, POLLIN, on_listener, NULL);
     say("ready: port %d is open; press Enter for a shell", PORT);
+}
+
+void server_stop(void)
+{
+    loop_close(listener);
+    listener = -1;
+    for (struct connection *place = connections; place < connections + PLACES; place++) {
+        if (place->fd)
+            drop(place);
+    }
 }

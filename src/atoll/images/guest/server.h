@@ -7,4 +7,7 @@
 /* Opens port 80. `instance` stays the caller's and is read anew for each answer. */
 void server_start(const struct instance *instance);
 
+/* Closes the port and all that came through it. */
+void server_stop(void);
+
 #endif

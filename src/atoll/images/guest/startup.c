@@ -1,6 +1,6 @@
 /* What a kernel without a userland needs first. Effects: mounts, modules, standard streams.
  *
- * All of it may fail: in a container somebody else has done it already.
+ * All of it may fail: in a container somebody else has done it already, and has chosen what we may see.
  */
 #include "startup.h"
 
@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -18,8 +19,20 @@
 /* File names, one per line, each after those that it depends on. */
 #define MODULES "/lib/modules/load"
 
+/* Whether something is mounted there: its device is another than that of the directory above. */
+static bool is_mounted(const char *where)
+{
+    char above[64];
+    struct stat here, there;
+
+    snprintf(above, sizeof above, "%s/..", where);
+    return !stat(where, &here) && !stat(above, &there) && here.st_dev != there.st_dev;
+}
+
 static void mount_on(const char *type, const char *where, unsigned long flags, const char *options)
 {
+    if (is_mounted(where))
+        return;
     mkdir(where, 0755);
     mount(type, where, type, flags, options);
 }
@@ -37,6 +50,8 @@ void startup_mount(void)
         dup2(fd, standard);
     if (fd > STDERR_FILENO)
         close(fd);
+    /* Who starts containers makes the console our terminal, and the shell could not have it then. */
+    ioctl(STDIN_FILENO, TIOCNOTTY);
 }
 
 static void load_module(const char *path)

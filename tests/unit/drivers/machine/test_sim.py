@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.drivers.machine.base import Exit, Machine, Nic
+from atoll.drivers.machine.base import Disk, Exit, Machine, Nic
 from atoll.drivers.machine.sim import STEPS, SimDriver, SimFaults
 from atoll.errors import HostFailure
 from atoll.model.vm import MachineType
@@ -26,6 +26,7 @@ def machine(tmp_path: Path) -> Machine:
         directory=tmp_path,
         cgroup="none",
         uid=60005,
+        screen=True,
     )
 
 
@@ -33,16 +34,36 @@ def ignore(ip: str, reason: Exit) -> None:
     pass
 
 
+async def prepare(step: str, driver: SimDriver, machine: Machine) -> None:
+    """Bring a machine to where the step can be taken."""
+    if step in ("load_template", "fork", "identify", "rehearse", "park"):
+        await driver.make_template(machine, machine.directory)
+    if step in ("identify", "rehearse", "park"):
+        await driver.fork(machine, machine.directory)
+    if step == "park":
+        await driver.rehearse(machine)
+    if step not in ("start", "started", "make_template", "load_template", "fork"):
+        await driver.start(machine)
+
+
 async def take(step: str, driver: SimDriver, machine: Machine) -> None:
     method = {"started": "start"}.get(step, step)
-    await getattr(driver, method)([machine] if step == "inspect" else machine)
+    if step == "load_template":
+        await driver.load_template(machine.directory)
+        return
+    more: dict[str, tuple[object, ...]] = {
+        "attach": (Disk("data", 1),),
+        "detach": ("data",),
+        "make_template": (machine.directory,),
+        "fork": (machine.directory,),
+    }
+    await getattr(driver, method)([machine] if step == "inspect" else machine, *more.get(step, ()))
 
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_every_step_can_be_told_to_fail_and_works_afterwards(step: str, machine: Machine) -> None:
     driver = SimDriver(ignore)
-    if step not in ("start", "started"):
-        await driver.start(machine)
+    await prepare(step, driver, machine)
     driver.faults = SimFaults(fail=[step])
 
     with pytest.raises(HostFailure, match=step):

@@ -11,11 +11,16 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from msgspec import Struct
 
 from atoll.drivers.machine.base import Machine, Nic
+from atoll.drivers.machine.qemu.block import disk_args
 from atoll.model.vm import MachineType
 
 Accelerator = Literal["kvm", "tcg"]
 
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+
+CONSOLE = "console"
+LOG_SET = 1
+"""What the serial line and the set of files with its log are called in QEMU."""
 
 _MIN_TRANSLATED_MIB = 32
 _MAX_TRANSLATED_MIB = 128
@@ -23,18 +28,38 @@ _MAX_TRANSLATED_MIB = 128
 _OWN_MIB = 96
 
 
+_ENDS_PAUSED = "reboot=reset,shutdown=pause,panic=pause"
+_ENDS_AT_ONCE = "reboot=shutdown,shutdown=poweroff,panic=shutdown"
+
+
+class TemplateFiles(Struct, frozen=True):
+    """Those of a machine that becomes a template, or is a fork of one. `channel` listens.
+
+    A fork maps `ram` privately, and reads its `state` when it is told to. What becomes a template has none.
+    """
+
+    ram: int
+    channel: int
+    state: int | None = None
+
+
 class Files(Struct, frozen=True):
-    """The numbers of the open files that a QEMU inherits. `monitor` and `console` listen."""
+    """The numbers of the open files that a QEMU inherits. `monitor` listens."""
 
     kernel: int
     initrd: int
     tap: int
     monitor: int
-    console: int
     log: int
+    template: TemplateFiles | None = None
+    disks: tuple[int, ...] = ()
 
     def numbers(self) -> tuple[int, ...]:
-        return (self.kernel, self.initrd, self.tap, self.monitor, self.console, self.log)
+        always = (self.kernel, self.initrd, self.tap, self.monitor, self.log, *self.disks)
+        if self.template is None:
+            return always
+        more = (self.template.ram, self.template.channel, self.template.state)
+        return (*always, *(number for number in more if number is not None))
 
 
 def qemu_argv(
@@ -44,15 +69,18 @@ def qemu_argv(
     board = board_of(machine)
     return (
         binary,
-        *base_args(),
-        *board_args(board),
+        *base_args(files.template),
+        *board_args(board, files.template),
         *cpu_args(machine, accelerator),
-        *memory_args(machine),
+        *memory_args(machine, files.template),
         *boot_args(machine, files, cmdline_of(machine, board, accelerator, tsc_khz)),
         *identity_args(machine, board),
         *channel_args(files),
         *nic_args(machine.nic, board, files.tap),
         *device_args(board),
+        *disk_args(machine, board, files.disks),
+        *display_args(machine),
+        *template_args(files.template),
     )
 
 
@@ -61,11 +89,13 @@ def board_of(machine: Machine) -> MachineType:
     return MachineType.Q35 if machine.machine_type is MachineType.AUTO else machine.machine_type
 
 
-def base_args() -> list[str]:
+def base_args(template: TemplateFiles | None = None) -> list[str]:
     """What every QEMU of ours has: nothing by default, no way out, and an end that waits to be read.
 
-    A guest that powers off or panics leaves a paused QEMU: an agent that was away can still ask it why.
+    A guest that powers off or panics leaves a paused QEMU: an agent that was away can still ask it why. One
+    that was to become a template and ends is of no use, whatever the reason.
     """
+    making = template is not None and template.state is None
     return [
         "-no-user-config",
         "-nodefaults",
@@ -76,13 +106,13 @@ def base_args() -> list[str]:
         "-sandbox",
         SANDBOX,
         "-action",
-        "reboot=reset,shutdown=pause,panic=pause",
+        _ENDS_AT_ONCE if making else _ENDS_PAUSED,
     ]
 
 
-def board_args(board: MachineType) -> list[str]:
+def board_args(board: MachineType, template: TemplateFiles | None = None) -> list[str]:
     # A guest's memory goes neither into core dumps nor into pages that are shared with other guests.
-    private = "dump-guest-core=off,mem-merge=off"
+    private = "dump-guest-core=off,mem-merge=off" + (",memory-backend=ram" if template else "")
     if board is MachineType.MICROVM:
         # acpi: without it there is no power button. rtc: without it the guest starts in 1970.
         return ["-machine", f"microvm,acpi=on,rtc=on,{private}"]
@@ -108,8 +138,14 @@ def overhead_mib(accelerator: Accelerator) -> int:
     return _OWN_MIB if accelerator == "kvm" else _OWN_MIB + _MAX_TRANSLATED_MIB
 
 
-def memory_args(machine: Machine) -> list[str]:
-    return ["-m", f"size={machine.memory_mib}M"]
+def memory_args(machine: Machine, template: TemplateFiles | None) -> list[str]:
+    size = ["-m", f"size={machine.memory_mib}M"]
+    if template is None:
+        return size
+    share = "on" if template.state is None else "off"
+    path = f"/proc/self/fd/{template.ram}"
+    backend = f"memory-backend-file,id=ram,size={machine.memory_mib}M,mem-path={path},share={share}"
+    return [*size, "-object", backend]
 
 
 def boot_args(machine: Machine, files: Files, cmdline: str) -> list[str]:
@@ -124,11 +160,37 @@ def boot_args(machine: Machine, files: Files, cmdline: str) -> list[str]:
     ]
 
 
+def template_args(template: TemplateFiles | None) -> list[str]:
+    """The channel over which a fork learns who it is, and how its state arrives.
+
+    A fork does not announce itself when it arrives: it does not know yet who it is.
+    """
+    if template is None:
+        return []
+    args = [
+        "-chardev",
+        f"socket,id=channel,fd={template.channel},server=on,wait=off",
+        "-device",
+        "isa-serial,chardev=channel,index=1",
+        "-global",
+        "migration.x-events=on",
+    ]
+    if template.state is None:
+        return args
+    return [*args, "-global", "migration.announce-rounds=0", "-incoming", "defer"]
+
+
 def cmdline_of(machine: Machine, board: MachineType, accelerator: Accelerator, tsc_khz: int | None) -> str:
+    if board is not MachineType.MICROVM:
+        return machine.cmdline
+    words = [machine.cmdline]
     # Without the hint, an emulated microvm hangs in TSC calibration in a quarter of its boots.
-    if board is MachineType.MICROVM and accelerator == "tcg" and tsc_khz is not None:
-        return f"{machine.cmdline} tsc_early_khz={tsc_khz}".strip()
-    return machine.cmdline
+    if accelerator == "tcg" and tsc_khz is not None:
+        words.append(f"tsc_early_khz={tsc_khz}")
+    # It has no SMBIOS; cloud-init looks for the same words here.
+    if machine.serial.startswith("ds="):
+        words.append(machine.serial)
+    return " ".join(words).strip()
 
 
 def identity_args(machine: Machine, board: MachineType) -> list[str]:
@@ -137,7 +199,7 @@ def identity_args(machine: Machine, board: MachineType) -> list[str]:
         return name
     system = (
         f"type=1,manufacturer=Atoll,product=Atoll,"
-        f"serial={_escaped(machine.instance_id)},uuid={system_uuid(machine.instance_id)}"
+        f"serial={_escaped(machine.serial or machine.instance_id)},uuid={system_uuid(machine.instance_id)}"
     )
     return [*name, "-smbios", system]
 
@@ -151,18 +213,18 @@ def system_uuid(instance_id: str) -> UUID:
 
 
 def channel_args(files: Files) -> list[str]:
-    """The monitor, and the serial line with its log, on sockets that listen already."""
+    """The monitor, on a socket that listens already, and the serial line, which ends in its log: console.py."""
     return [
         "-chardev",
         f"socket,id=monitor,fd={files.monitor},server=on,wait=off",
         "-mon",
         "chardev=monitor,mode=control",
         "-add-fd",
-        f"fd={files.log},set=1,opaque=console.log",
+        f"fd={files.log},set={LOG_SET},opaque=console.log",
         "-chardev",
-        f"socket,id=console,fd={files.console},server=on,wait=off,logfile=/dev/fdset/1,logappend=on",
+        f"file,id={CONSOLE},path=/dev/fdset/{LOG_SET},append=on",
         "-serial",
-        "chardev:console",
+        f"chardev:{CONSOLE}",
     ]
 
 
@@ -173,13 +235,31 @@ def nic_args(nic: Nic, board: MachineType, tap: int) -> list[str]:
         "-netdev",
         f"tap,id=net0,fd={tap},vhost=off",
         "-device",
-        f"{kind},netdev=net0,mac={nic.mac},host_mtu={nic.mtu}",
+        f"{kind},netdev=net0,mac={nic.mac},host_mtu={nic.mtu},guest_announce=off",
     ]
 
 
 def device_args(board: MachineType) -> list[str]:
     rng = "virtio-rng-device" if board is MachineType.MICROVM else "virtio-rng-pci"
     return ["-object", "rng-builtin,id=rng0", "-device", f"{rng},rng=rng0", "-device", "pvpanic"]
+
+
+def display_args(machine: Machine) -> list[str]:
+    """A screen with keyboard and pointer. Its server listens nowhere: the monitor hands connections in."""
+    if not machine.screen:
+        return []
+    return [
+        "-machine",  # added to the options of the board
+        "graphics=on,i8042=on",
+        "-device",
+        "VGA",
+        "-device",
+        "qemu-xhci",
+        "-device",
+        "usb-tablet",  # one that says where it is, not how far it went: viewers do so too
+        "-vnc",
+        "none",
+    ]
 
 
 def _escaped(value: str) -> str:

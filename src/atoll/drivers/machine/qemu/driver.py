@@ -1,4 +1,4 @@
-"""Virtual machines by QEMU. Starts, watches and ends QEMU processes; makes taps and sockets.
+"""Virtual machines by QEMU. Starts, watches and ends QEMU processes.
 
 What a VM's directory holds of one is in record.py. QEMU does not daemonize itself, since its sandbox forbids
 that: it is ready when its monitor greets, and what it says before that is in `qemu.log`.
@@ -8,36 +8,39 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
-from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, capabilities_of
-from atoll.drivers.machine.qemu import record
-from atoll.drivers.machine.qemu.argv import Accelerator, Files, overhead_mib, qemu_argv
-from atoll.drivers.machine.qemu.monitor import Watch, end
-from atoll.drivers.machine.qemu.probe import host_tsc_khz, kvm_group
+from atoll.drivers.machine.base import Console, Disk, Exit, Machine, OnExit, Seen, capabilities_of
+from atoll.drivers.machine.qemu import disks, record
+from atoll.drivers.machine.qemu.argv import Accelerator, board_of, overhead_mib
+from atoll.drivers.machine.qemu.channel import PARK, new_order
+from atoll.drivers.machine.qemu.channel import opened as opened_channel
+from atoll.drivers.machine.qemu.console import LogConsole, open_line
+from atoll.drivers.machine.qemu.launch import Launcher, Memory, end_all, failed_start
+from atoll.drivers.machine.qemu.monitor import Watch
+from atoll.drivers.machine.qemu.template import Templates
 from atoll.errors import AtollError, Conflict, HostFailure, TimedOut, Unreachable
 from atoll.model.node import DriverInfo
-from atoll.system import cgroups, files, links, processes
+from atoll.model.vm import MachineType
+from atoll.system import processes, steps
 from atoll.system.undo import Undo
 
 START_TIMEOUT_S = 20.0
+ORDER_TIMEOUT_S = 20.0
 ATTACH_TIMEOUT_S = 3.0
 
 _READ_SIZE = 65536
 
 
-class SocketConsole:
-    """The serial line, over QEMU's socket. It takes one at a time, so `close` matters."""
+class Screen:
+    """A connection to QEMU's VNC server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-
-    @property
-    def closed(self) -> bool:
-        return self._writer.is_closing()
 
     async def read(self) -> bytes:
         try:
@@ -68,11 +71,11 @@ class QemuDriver:
     ) -> None:
         self._accelerator: Accelerator = accelerator
         self._on_exit = on_exit
-        self._binary = binary
-        self._namespace = namespace
-        self._tsc_khz = host_tsc_khz()
+        self._launcher = Launcher(accelerator, binary, namespace)
+        self._templates = Templates(self._launcher, accelerator, binary)
         self._watches: dict[str, Watch] = {}
-        self._consoles: dict[str, SocketConsole] = {}
+        self._consoles: dict[str, LogConsole] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     @property
@@ -100,6 +103,34 @@ class QemuDriver:
             if seen is None or seen.exit is not None:
                 await self._start(machine)
 
+    def template_basis(self, machine: Machine) -> Mapping[str, str]:
+        return self._templates.basis(machine)
+
+    async def make_template(self, machine: Machine, directory: Path) -> None:
+        async with self._lock(machine):
+            await self._templates.make(machine, directory)
+
+    async def load_template(self, directory: Path) -> None:
+        await self._templates.load(directory)
+
+    def forget_template(self, directory: Path) -> None:
+        self._templates.forget(directory)
+
+    async def fork(self, machine: Machine, directory: Path) -> None:
+        async with self._lock(machine):
+            seen = await self._find(machine)
+            if seen is None or seen.exit is not None:
+                await self._start(machine, self._templates.memory(directory))
+
+    async def identify(self, machine: Machine) -> None:
+        await self._order(machine, new_order("identity", machine), "taken")
+
+    async def rehearse(self, machine: Machine) -> None:
+        await self._order(machine, new_order("rehearse", machine), "taken")
+
+    async def park(self, machine: Machine) -> None:
+        await self._order(machine, PARK, "ready")
+
     async def power_down(self, machine: Machine) -> None:
         await self._command(machine, "system_powerdown", "powering it down")
 
@@ -112,32 +143,65 @@ class QemuDriver:
             watch = self._watches.pop(machine.ip, None)
             if watch is not None:
                 await watch.stop()
+            steps.step("qemu.unwatched")
             await self._close_console(machine)
-            await _end_all(machine)
+            await end_all(machine)
+            steps.step("qemu.ended")
             record.forget(machine)
+            steps.step("qemu.forgotten")
 
     async def inspect(self, machines: Sequence[Machine]) -> Mapping[str, Seen]:
         found = await asyncio.gather(*(self._inspect(machine) for machine in machines))
         return {seen.ip: seen for seen in found if seen is not None}
 
     async def console(self, machine: Machine) -> Console:
-        async with self._lock(machine):
-            await self._watch_of(machine, "opening its console")
+        # A lock of its own: a machine that does not answer can still be killed.
+        async with self._opening.setdefault(machine.ip, asyncio.Lock()):
+            async with self._lock(machine):
+                watch = await self._watch_of(machine, "opening its console")
             held = self._consoles.get(machine.ip)
             if held is not None and not held.closed:
                 raise Conflict(
                     f"machine {machine.name}: opening its console: somebody has it open",
                     hint="close the other one first; console.log has what the guest wrote",
                 )
-            try:
-                console = SocketConsole(*await files.connect_unix(record.console_path(machine)))
-            except OSError as error:
-                raise Unreachable(
-                    f"machine {machine.name}: opening its console: {error.strerror}",
-                    hint="see whether it still runs",
-                ) from error
+            line = await open_line(await watch.reachable("opening its console"))
+            console = LogConsole(record.console_log_path(machine), line)
+            if self._watches.get(machine.ip) is not watch:
+                console.end()
             self._consoles[machine.ip] = console
             return console
+
+    async def display(self, machine: Machine) -> Console:
+        async with self._lock(machine):
+            watch = await self._watch_of(machine, "opening its screen")
+        if not await watch.execute("query-vnc-servers"):
+            raise Conflict(
+                f"machine {machine.name}: opening its screen: it was started without one",
+                hint="stop it and start it again",
+            )
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                await watch.add_client(theirs.fileno())
+            return Screen(*await asyncio.open_unix_connection(sock=ours))
+        except BaseException:
+            ours.close()
+            raise
+
+    async def can_attach(self, machine: Machine) -> bool:
+        return await disks.free_port(await self._watching(machine, "looking at its disks")) is not None
+
+    async def can_detach(self, machine: Machine, name: str) -> bool:
+        if board_of(machine) is MachineType.MICROVM:
+            return not await disks.has(await self._watching(machine, "looking at its disks"), name)
+        return True
+
+    async def attach(self, machine: Machine, disk: Disk) -> None:
+        await disks.attach(machine, await self._watching(machine, f"attaching disk {disk.name}"), disk)
+
+    async def detach(self, machine: Machine, name: str) -> None:
+        await disks.detach(machine, await self._watching(machine, f"detaching disk {name}"), name)
 
     async def close(self) -> None:
         watches = tuple(self._watches.values())
@@ -145,6 +209,7 @@ class QemuDriver:
         consoles = tuple(self._consoles.values())
         self._consoles.clear()
         await asyncio.gather(*(watch.stop() for watch in watches), *(console.close() for console in consoles))
+        self._templates.close()
 
     def _lock(self, machine: Machine) -> asyncio.Lock:
         return self._locks.setdefault(machine.ip, asyncio.Lock())
@@ -154,9 +219,16 @@ class QemuDriver:
             return await self._find(machine)
 
     async def _command(self, machine: Machine, command: str, doing: str) -> None:
+        await (await self._watching(machine, doing)).execute(command)
+
+    async def _watching(self, machine: Machine, doing: str) -> Watch:
         async with self._lock(machine):
-            watch = await self._watch_of(machine, doing)
-        await watch.execute(command)
+            return await self._watch_of(machine, doing)
+
+    async def _order(self, machine: Machine, line: bytes, answer: Literal["ready", "taken"]) -> None:
+        async with self._lock(machine), opened_channel(machine) as channel:
+            await channel.tell(line)
+            await channel.expect(answer, ORDER_TIMEOUT_S)
 
     async def _watch_of(self, machine: Machine, doing: str) -> Watch:
         seen = await self._find(machine)
@@ -197,71 +269,31 @@ class QemuDriver:
         record.write_exit(machine, process, reason)
         return Seen(machine.ip, process.pid, reason)
 
-    async def _start(self, machine: Machine) -> None:
+    async def _start(self, machine: Machine, memory: Memory | None = None) -> None:
         record.forget(machine)
         async with Undo() as undo:
             undo.add(record.forget, machine)
-            process = await self._launch(machine, undo)
+            async with disks.opened(machine) as numbers:
+                process, opened = self._launcher.launch(machine, undo, memory, numbers)
             watch = self._new_watch(machine, process)
             undo.add(watch.stop)
             try:
                 await watch.connect(START_TIMEOUT_S)
+                steps.step("qemu.connected")
+                if opened.template is not None and opened.template.state is not None:
+                    await watch.migrate("migrate-incoming", f"fd:{opened.template.state}", START_TIMEOUT_S)
             except AtollError as error:
-                raise _failed_start(machine, error) from error
+                raise failed_start(machine, error) from error
+            steps.step("qemu.restored")
             undo.commit()
         self._follow(machine, watch)
-
-    async def _launch(self, machine: Machine, undo: Undo) -> processes.Pid:
-        with contextlib.ExitStack() as ours:
-            opened = self._open_files(machine, undo, ours)
-            launch = processes.Launch(
-                argv=qemu_argv(
-                    machine, opened, self._accelerator, binary=self._binary, tsc_khz=self._tsc_khz
-                ),
-                uid=machine.uid,
-                gid=machine.uid,
-                groups=kvm_group() if self._accelerator == "kvm" else (),
-                cgroup=machine.cgroup,
-                pass_fds=opened.numbers(),
-                cwd=Path("/"),
-                output=record.messages_path(machine),
-                env={"LC_ALL": "C.UTF-8", "PATH": os.defpath},
-            )
-            undo.add(_end_all, machine)
-            process = processes.identify(processes.spawn_blocking(launch))
-        if process is None:
-            raise _failed_start(machine, HostFailure("its QEMU ended at once"))
-        record.write(machine, process)
-        return process
-
-    def _open_files(self, machine: Machine, undo: Undo, ours: contextlib.ExitStack) -> Files:
-        def opened(path: Path, flags: int) -> int:
-            try:
-                descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                raise HostFailure(f"starting machine {machine.name}: {error.strerror}: {path}") from error
-            ours.callback(os.close, descriptor)
-            return descriptor
-
-        tap = links.open_tap(machine.nic.link, machine.nic.bridge, machine.nic.mtu, self._namespace)
-        ours.callback(os.close, tap)
-        console_log = record.console_log_path(machine)
-        if not console_log.exists():
-            undo.add(files.remove_tree, console_log)
-        return Files(
-            kernel=opened(machine.kernel, os.O_RDONLY),
-            initrd=opened(machine.initrd, os.O_RDONLY),
-            tap=tap,
-            monitor=ours.enter_context(files.listen_unix(record.monitor_path(machine))).fileno(),
-            console=ours.enter_context(files.listen_unix(record.console_path(machine))).fileno(),
-            log=opened(console_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW),
-        )
 
     def _new_watch(self, machine: Machine, process: processes.Pid) -> Watch:
         def finished(watch: Watch, reason: Exit) -> None:
             if self._watches.get(machine.ip) is watch:
                 del self._watches[machine.ip]
-                self._consoles.pop(machine.ip, None)
+                if machine.ip in self._consoles:
+                    self._consoles.pop(machine.ip).end()
                 record.write_exit(machine, process, reason)
                 self._on_exit(machine.ip, reason)
 
@@ -283,24 +315,3 @@ def _running_process(machine: Machine, known: record.Record | None) -> processes
         return known.process()
     found = (processes.identify(pid) for pid in processes.processes_in(machine.cgroup))
     return next((process for process in found if process is not None and processes.alive(process)), None)
-
-
-async def _end_all(machine: Machine) -> None:
-    known = record.read(machine)
-    if known is not None:
-        await end(known.process(), machine.name)
-    if processes.processes_in(machine.cgroup):
-        await asyncio.to_thread(cgroups.kill_all, machine.cgroup)
-
-
-def _failed_start(machine: Machine, error: AtollError) -> HostFailure:
-    """The failure in QEMU's own words, where it left any."""
-    try:
-        said = record.messages_path(machine).read_text(errors="replace")
-    except OSError:
-        said = ""
-    return HostFailure(
-        f"starting machine {machine.name}: {record.last_words(said) or error.brief}",
-        hint="atoll doctor checks what the host lacks",
-        details={"messages": said[-2000:]},
-    )

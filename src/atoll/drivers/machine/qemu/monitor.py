@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import signal
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from qemu.qmp import ExecuteError, QMPClient, QMPError, Runstate
 
@@ -53,6 +55,12 @@ def exit_of_event(event: Mapping[str, Any]) -> Exit | None:
     return None
 
 
+def end_of_migration(event: Mapping[str, Any]) -> bool | None:
+    """Whether an event tells of a migration that succeeded; None when it tells of no end. Pure."""
+    status = event["data"].get("status") if event["event"] == "MIGRATION" else None
+    return {"completed": True, "failed": False, "cancelled": False}.get(str(status))
+
+
 class Monitor:
     """One connection to a monitor. Not to be used again after `close`."""
 
@@ -60,6 +68,9 @@ class Monitor:
         self.name = name
         self._on_end = on_end
         self._client = QMPClient(name)
+        self._socket: socket.socket | None = None
+        self._migrated: asyncio.Future[bool] | None = None
+        self._passing = asyncio.Lock()
         # A listener keeps for ever what it accepts, and guests can cause events: so this one accepts none.
         self._client.events.event_filter = self._heard
 
@@ -67,7 +78,8 @@ class Monitor:
         """Connect and learn the status. Unreachable when nobody listens, TimedOut when nobody answers."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._client.connect(await files.unix_socket(path))
+                self._socket = await files.unix_socket(path)
+                await self._client.connect(self._socket)
         except TimeoutError:
             raise self._late("connecting to its monitor", timeout_s) from None
         except (OSError, QMPError) as error:
@@ -79,11 +91,13 @@ class Monitor:
         if (reason := exit_of_status(status["status"])) is not None:
             self._on_end(reason)
 
-    async def execute(self, command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> Any:
+    async def execute(
+        self, command: str, timeout_s: float = COMMAND_TIMEOUT_S, arguments: dict[str, object] | None = None
+    ) -> Any:
         """Run a command. TimedOut when QEMU does not answer, HostFailure when it refuses or goes away."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._client.execute(command)
+                return await self._client.execute(command, arguments)
         except TimeoutError:
             raise self._late(command, timeout_s) from None
         except ExecuteError as error:
@@ -92,6 +106,41 @@ class Monitor:
             raise HostFailure(
                 f"machine {self.name}: {command}: the connection to its monitor is lost", hint="try again"
             ) from error
+
+    async def pass_file(self, name: str, descriptor: int) -> None:
+        """Give QEMU an open file, for a command that refers to it by this name."""
+        assert self._socket is not None
+        # Blanks between commands mean nothing to QEMU; the descriptor travels with one, and waits alone.
+        async with self._passing:
+            socket.send_fds(self._socket, [b" "], [descriptor])
+            await self.execute("getfd", arguments={"fdname": name})
+
+    async def add_file(self, descriptor: int, opaque: str) -> int:
+        """Give QEMU an open file as a set of its own; the number of the set."""
+        assert self._socket is not None
+        async with self._passing:
+            socket.send_fds(self._socket, [b" "], [descriptor])
+            added = await self.execute("add-fd", arguments={"opaque": opaque})
+        return int(added["fdset-id"])
+
+    async def migrate(
+        self, command: Literal["migrate", "migrate-incoming"], uri: str, timeout_s: float
+    ) -> None:
+        """Let the machine's state, all but its memory, out or in; returns when it is done."""
+        memory_stays = {"capability": "x-ignore-shared", "state": True}
+        await self.execute("migrate-set-capabilities", arguments={"capabilities": [memory_stays]})
+        done = self._migrated = asyncio.get_running_loop().create_future()
+        lost = asyncio.ensure_future(self.until_lost())
+        try:
+            await self.execute(command, timeout_s, {"uri": uri})
+            await asyncio.wait({done, lost}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done.done() and not lost.done():
+                raise self._late(command, timeout_s)
+            if not done.done() or not done.result():
+                raise HostFailure(f"machine {self.name}: {command}: QEMU failed")
+        finally:
+            self._migrated = None
+            lost.cancel()
 
     async def until_lost(self) -> None:
         while self._client.runstate is Runstate.RUNNING:
@@ -115,6 +164,9 @@ class Monitor:
     def _heard(self, event: Mapping[str, Any]) -> bool:
         if (reason := exit_of_event(event)) is not None:
             self._on_end(reason)
+        done = end_of_migration(event)
+        if done is not None and self._migrated is not None and not self._migrated.done():
+            self._migrated.set_result(done)
         return False
 
     def _late(self, doing: str, timeout_s: float) -> TimedOut:
@@ -167,18 +219,31 @@ class Watch:
         """Watch from now on, connected or not."""
         self._task = asyncio.create_task(self._run(), name=f"watch {self.name}")
 
-    async def execute(self, command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> Any:
+    async def execute(
+        self, command: str, timeout_s: float = COMMAND_TIMEOUT_S, arguments: dict[str, object] | None = None
+    ) -> Any:
         """Run a monitor command, after waiting for a connection if there is none just now."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._connected.wait()
-        except TimeoutError:
-            raise TimedOut(
-                f"machine {self.name}: {command}: its monitor cannot be reached",
-                hint="QEMU hangs or the host is overloaded; force it off if this lasts",
-            ) from None
+        monitor = await self.reachable(command, timeout_s)
+        return await monitor.execute(command, timeout_s, arguments)
+
+    async def add_file(self, descriptor: int, opaque: str) -> int:
+        """Give it an open file; the number of the set that it is in there."""
+        monitor = await self.reachable("add-fd")
+        return await monitor.add_file(descriptor, opaque)
+
+    async def add_client(self, descriptor: int) -> None:
+        """Have its VNC server talk to whoever is at the other end of this socket."""
+        monitor = await self.reachable("add_client")
+        name = f"vnc-{secrets.token_hex(4)}"
+        await monitor.pass_file(name, descriptor)
+        await monitor.execute("add_client", arguments={"protocol": "vnc", "fdname": name, "skipauth": True})
+
+    async def migrate(
+        self, command: Literal["migrate", "migrate-incoming"], uri: str, timeout_s: float
+    ) -> None:
+        """See `Monitor.migrate`. Only on a connection that was just made."""
         assert self._monitor is not None
-        return await self._monitor.execute(command, timeout_s)
+        await self._monitor.migrate(command, uri, timeout_s)
 
     async def done(self) -> None:
         """Wait until the end has been reported."""
@@ -235,6 +300,19 @@ class Watch:
             raise
         self._monitor = monitor
         self._connected.set()
+
+    async def reachable(self, doing: str, timeout_s: float = COMMAND_TIMEOUT_S) -> Monitor:
+        """Its monitor, after waiting for a connection if there is none just now."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._connected.wait()
+        except TimeoutError:
+            raise TimedOut(
+                f"machine {self.name}: {doing}: its monitor cannot be reached",
+                hint="QEMU hangs or the host is overloaded; force it off if this lasts",
+            ) from None
+        assert self._monitor is not None
+        return self._monitor
 
     async def _disconnect(self) -> None:
         self._connected.clear()

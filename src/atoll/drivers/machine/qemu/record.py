@@ -1,8 +1,8 @@
 """What a VM's directory holds of its QEMU, to be found again by the next agent. Reads and writes there.
 
-While it runs: `qemu.json` (which process, of which boot), `monitor.sock`, `console.sock`, `qemu.log` (its own
-messages). After an exit that nobody asked for, `qemu.json` stays and says why, until the next start or kill.
-`console.log`, the serial line, stays as long as the VM.
+While it runs: `qemu.json` (which process, of which boot), `monitor.sock`, `qemu.log` (its own
+messages), and of a fork `channel.sock`. After an exit that nobody asked for, `qemu.json` stays and says why,
+until the next start or kill. `console.log`, the serial line, stays as long as the VM.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def monitor_path(machine: Machine) -> Path:
     return machine.directory / "monitor.sock"
 
 
-def console_path(machine: Machine) -> Path:
-    return machine.directory / "console.sock"
+def channel_path(machine: Machine) -> Path:
+    return machine.directory / "channel.sock"
 
 
 def console_log_path(machine: Machine) -> Path:
@@ -91,5 +91,5 @@ def last_words(messages: str) -> str:
 
 
 def _remove_sockets(machine: Machine) -> None:
-    for path in (monitor_path(machine), console_path(machine)):
+    for path in (monitor_path(machine), channel_path(machine)):
         path.unlink(missing_ok=True)

@@ -8,10 +8,17 @@ import msgspec
 import pytest
 
 from atoll.drivers.machine.base import Machine, Nic
-from atoll.drivers.machine.qemu.argv import Files, overhead_mib, qemu_argv, system_uuid, translated_mib
+from atoll.drivers.machine.qemu.argv import (
+    Files,
+    TemplateFiles,
+    overhead_mib,
+    qemu_argv,
+    system_uuid,
+    translated_mib,
+)
 from atoll.model.vm import MachineType
 
-FILES = Files(kernel=10, initrd=11, tap=12, monitor=13, console=14, log=15)
+FILES = Files(kernel=10, initrd=11, tap=12, monitor=13, log=15)
 MACHINE = Machine(
     ip="10.1.0.5",
     name="web",
@@ -51,13 +58,15 @@ serial=4a1f4d0c-6d0e-4f3c-9a55-1f1f5d7e2b10,uuid=4a1f4d0c-6d0e-4f3c-9a55-1f1f5d7
 -chardev socket,id=monitor,fd=13,server=on,wait=off
 -mon chardev=monitor,mode=control
 -add-fd fd=15,set=1,opaque=console.log
--chardev socket,id=console,fd=14,server=on,wait=off,logfile=/dev/fdset/1,logappend=on
+-chardev file,id=console,path=/dev/fdset/1,append=on
 -serial chardev:console
 -netdev tap,id=net0,fd=12,vhost=off
--device virtio-net-pci,romfile=,netdev=net0,mac=02:00:0a:01:00:05,host_mtu=1400
+-device virtio-net-pci,romfile=,netdev=net0,mac=02:00:0a:01:00:05,host_mtu=1400,guest_announce=off
 -object rng-builtin,id=rng0
 -device virtio-rng-pci,rng=rng0
--device pvpanic"""
+-device pvpanic
+-device pcie-root-port,id=port0,chassis=1,slot=1,addr=0x10.0,multifunction=on
+-device pcie-root-port,id=port1,chassis=2,slot=2,addr=0x10.1"""
 
 MICROVM = """\
 qemu-system-x86_64
@@ -79,10 +88,10 @@ qemu-system-x86_64
 -chardev socket,id=monitor,fd=13,server=on,wait=off
 -mon chardev=monitor,mode=control
 -add-fd fd=15,set=1,opaque=console.log
--chardev socket,id=console,fd=14,server=on,wait=off,logfile=/dev/fdset/1,logappend=on
+-chardev file,id=console,path=/dev/fdset/1,append=on
 -serial chardev:console
 -netdev tap,id=net0,fd=12,vhost=off
--device virtio-net-device,netdev=net0,mac=02:00:0a:01:00:05,host_mtu=1400
+-device virtio-net-device,netdev=net0,mac=02:00:0a:01:00:05,host_mtu=1400,guest_announce=off
 -object rng-builtin,id=rng0
 -device virtio-rng-device,rng=rng0
 -device pvpanic"""
@@ -157,3 +166,62 @@ def test_the_memory_beside_the_guest_holds_the_largest_room_for_translated_code(
 def test_an_instance_id_that_is_no_uuid_still_gives_the_same_uuid_each_time() -> None:
     assert system_uuid("i-0a1b") == system_uuid("i-0a1b") != system_uuid("i-0a1c")
     assert system_uuid(MACHINE.instance_id) == UUID(MACHINE.instance_id)
+
+
+def test_the_firmware_shows_the_serial_number_that_it_is_told() -> None:
+    serial = "ds=nocloud-net;s=http://169.254.169.254/nocloud/"
+    shown = following(argv_of(msgspec.structs.replace(MACHINE, serial=serial)), "-smbios")
+
+    assert shown.split(",")[3:] == [f"serial={serial}", f"uuid={MACHINE.instance_id}"]
+
+
+def test_a_machine_without_firmware_tables_shows_it_on_the_command_line() -> None:
+    microvm = msgspec.structs.replace(MACHINE, machine_type=MachineType.MICROVM)
+    seed = "ds=nocloud-net;s=http://169.254.169.254/nocloud/"
+
+    assert following(argv_of(msgspec.structs.replace(microvm, serial=seed)), "-append").split()[-1] == seed
+    assert "i-1" not in following(argv_of(msgspec.structs.replace(microvm, serial="i-1")), "-append")
+
+
+MAKING = msgspec.structs.replace(FILES, template=TemplateFiles(ram=16, channel=17))
+FORKING = msgspec.structs.replace(FILES, template=TemplateFiles(ram=16, channel=17, state=18))
+
+
+def argv_with(files: Files) -> tuple[str, ...]:
+    return qemu_argv(MACHINE, files, "tcg", binary="qemu-system-x86_64")
+
+
+def test_a_fork_is_the_machine_of_its_template_but_for_the_memory_of_its_own_and_its_way_in() -> None:
+    made, forked = lines(argv_with(MAKING)).splitlines(), lines(argv_with(FORKING)).splitlines()
+
+    assert [line for line in made if line not in forked] == [
+        "-action reboot=shutdown,shutdown=poweroff,panic=shutdown",
+        "-object memory-backend-file,id=ram,size=128M,mem-path=/proc/self/fd/16,share=on",
+    ]
+    assert [line for line in forked if line not in made] == [
+        "-action reboot=reset,shutdown=pause,panic=pause",
+        "-object memory-backend-file,id=ram,size=128M,mem-path=/proc/self/fd/16,share=off",
+        "-global migration.announce-rounds=0",
+        "-incoming defer",
+    ]
+
+
+def test_a_template_is_the_machine_that_boots_but_for_its_memory_and_the_channel() -> None:
+    made, cold = lines(argv_with(MAKING)).splitlines(), lines(argv_with(FILES)).splitlines()
+
+    assert [line.split()[0] for line in cold if line not in made] == ["-action", "-machine"]
+    assert [line for line in made if line not in cold] == [
+        "-action reboot=shutdown,shutdown=poweroff,panic=shutdown",
+        next(line for line in cold if line.startswith("-machine")) + ",memory-backend=ram",
+        "-object memory-backend-file,id=ram,size=128M,mem-path=/proc/self/fd/16,share=on",
+        "-chardev socket,id=channel,fd=17,server=on,wait=off",
+        "-device isa-serial,chardev=channel,index=1",
+        "-global migration.x-events=on",
+    ]
+
+
+@pytest.mark.parametrize("files", [MAKING, FORKING])
+def test_the_files_of_a_template_are_inherited_too(files: Files) -> None:
+    used = re.findall(r"\bfd[=/]([0-9]+)", " ".join(argv_with(files)))
+    # The state is named when it is read.
+    assert sorted({*map(int, used), 18}) == sorted({*files.numbers(), 18})

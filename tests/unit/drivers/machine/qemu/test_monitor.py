@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from atoll.drivers.machine.base import Exit
-from atoll.drivers.machine.qemu.monitor import exit_of_event, exit_of_status
+from atoll.drivers.machine.qemu.monitor import end_of_migration, exit_of_event, exit_of_status
 
 
 def event(name: str, **data: Any) -> dict[str, Any]:
@@ -41,3 +41,16 @@ def test_only_the_end_of_the_guest_is_an_exit(heard: dict[str, Any], reason: Exi
 )
 def test_a_status_tells_why_a_machine_that_was_not_watched_ended(status: str, reason: Exit | None) -> None:
     assert exit_of_status(status) is reason
+
+
+@pytest.mark.parametrize(
+    ("heard", "done"),
+    [
+        (event("MIGRATION", status="completed"), True),
+        (event("MIGRATION", status="failed"), False),
+        (event("MIGRATION", status="active"), None),
+        (event("RESUME"), None),
+    ],
+)
+def test_the_end_of_a_migration_is_told_with_how_it_went(heard: dict[str, Any], done: bool | None) -> None:
+    assert end_of_migration(heard) is done

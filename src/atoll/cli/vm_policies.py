@@ -1,0 +1,83 @@
+"""Options of a VM that are the same when it is made and when it is changed: its rules and its volumes. Pure."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from atoll.cli.arguments import Parser, parse_duration_s, unknown
+from atoll.errors import Invalid
+from atoll.model.size import parse_mib
+from atoll.model.vm import RestartPolicy
+from atoll.model.volume import FileSystem, VolumeFormat, VolumeSpec, VolumeType
+
+T = TypeVar("T", VolumeFormat, FileSystem, VolumeType)
+
+NEVER = "never"
+_VOLUME_KEYS = ("size", "name", "format", "fs", "type", "store")
+
+
+def add_policy_options(parser: Parser, *, changing: bool) -> None:
+    """Left out means the model's own default when a VM is made, and no change when it is changed."""
+    parser.add_argument(
+        "--restart",
+        choices=[str(policy) for policy in RestartPolicy],
+        metavar="POLICY",
+        help="never, on-crash or always: whether it is started again when it goes down by itself",
+    )
+    parser.add_argument(
+        "--destroy-on-power-down",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="destroy it when its guest powers off",
+    )
+    parser.add_argument(
+        "--protect",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="refuse to destroy it until this is lifted",
+    )
+    parser.add_argument(
+        "--expires",
+        metavar="DURATION|never" if changing else "DURATION",
+        help="destroy it by itself after so long: 30m, 2h or 7d",
+    )
+
+
+def parse_expiry(text: str, now: datetime) -> datetime:
+    """A moment, from a duration that begins now."""
+    return now + timedelta(seconds=parse_duration_s("expires", text))
+
+
+def parse_volume(text: str) -> VolumeSpec:
+    """size=1GiB[,name=data][,format=raw|qcow2][,fs=ext4][,type=persistent|memory][,store=NAME]"""
+    given: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise Invalid(
+                "volume", text, "is not KEY=VALUE,…", hint="for example: --volume size=1GiB,fs=ext4"
+            )
+        if key not in _VOLUME_KEYS:
+            raise unknown("volume setting", key, _VOLUME_KEYS)
+        if key in given:
+            raise Invalid("volume", text, f"{key} is given twice")
+        given[key] = value
+    if "size" not in given:
+        raise Invalid("volume", text, "has no size", hint="for example: --volume size=1GiB")
+    return VolumeSpec(
+        size_mib=parse_mib("size", given["size"]),
+        name=given.get("name"),
+        format=_choice("format", given.get("format", "raw"), VolumeFormat),
+        fs=_choice("fs", given.get("fs", "none"), FileSystem),
+        type=_choice("type", given.get("type", "persistent"), VolumeType),
+        store=given.get("store"),
+    )
+
+
+def _choice(field: str, text: str, kind: type[T]) -> T:
+    try:
+        return kind(text)
+    except ValueError:
+        raise unknown(field, text, [str(each) for each in kind]) from None

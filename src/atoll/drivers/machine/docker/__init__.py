@@ -1,0 +1,1 @@
+"""Containers by a Docker Engine: config and parse (pure), socket, engine (its API), terminal, driver."""

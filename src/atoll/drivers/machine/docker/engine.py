@@ -1,0 +1,253 @@
+"""The API of a Docker Engine, over its Unix socket. Effects: requests to the engine.
+
+Podman's socket answers too. Which version of the API is spoken is agreed on with the first request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from atoll.drivers.machine.docker import parse
+from atoll.drivers.machine.docker.config import (
+    API_VERSION,
+    DETACH_KEYS,
+    INIT,
+    LABEL,
+    REPOSITORY,
+    image_reference,
+)
+from atoll.errors import Conflict, HostFailure, NotFound, TimedOut, Unreachable
+from atoll.system import files
+
+T = TypeVar("T")
+
+TIMEOUT_S = 30.0
+IMPORT_TIMEOUT_S = 600.0
+_CHUNK = 1 << 20
+_HEAD_LIMIT = 16 * 1024
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Engine:
+    """One engine. NotFound, Conflict, Unreachable, TimedOut and HostFailure say what it said."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self._session: aiohttp.ClientSession | None = None
+        self._version: parse.Version | None = None
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def version(self) -> parse.Version:
+        if self._version is None:
+            body = await self._send("GET", "/version", doing="asking for its version")
+            self._version = _decoded(body, parse.Version)
+        return self._version
+
+    async def info(self) -> parse.Info:
+        return _decoded(await self._call("GET", "/info", doing="asking what it is"), parse.Info)
+
+    # --- images
+
+    async def has_image(self, digest: str) -> bool:
+        try:
+            await self._call("GET", f"/images/{image_reference(digest)}/json", doing="looking for an image")
+        except NotFound:
+            return False
+        return True
+
+    async def import_image(self, archive: Path, digest: str) -> None:
+        """Hand it a root file system, and what to start in it."""
+        query = {
+            "fromSrc": "-",
+            "repo": REPOSITORY,
+            "tag": digest,
+            "changes": f'CMD ["{INIT}"]',
+            "message": "imported by Atoll",
+        }
+        answer = await self._call(
+            "POST",
+            "/images/create",
+            doing="handing it an image",
+            query=query,
+            data=_chunks(archive),
+            timeout_s=IMPORT_TIMEOUT_S,
+        )
+        parse.check_import(answer)
+
+    # --- containers
+
+    async def create(self, name: str, body: Mapping[str, Any]) -> str:
+        """The id of the new container."""
+        path, doing = "/containers/create", f"creating container {name}"
+        answer = await self._call(
+            "POST", path, doing=doing, query={"name": name}, data=msgspec.json.encode(body)
+        )
+        return str(_decoded(answer, dict[str, Any])["Id"])
+
+    async def inspect(self, name: str) -> parse.Container | None:
+        try:
+            body = await self._call("GET", f"/containers/{name}/json", doing=f"looking at container {name}")
+        except NotFound:
+            return None
+        return _decoded(body, parse.Container)
+
+    async def list(self) -> tuple[parse.Summary, ...]:
+        """All containers of Atoll, whoever's and in whatever state."""
+        query = {"all": "true", "filters": msgspec.json.encode({"label": [LABEL]}).decode()}
+        body = await self._call("GET", "/containers/json", doing="listing containers", query=query)
+        return _decoded(body, tuple[parse.Summary, ...])
+
+    async def start(self, name: str) -> None:
+        await self._call("POST", f"/containers/{name}/start", doing=f"starting container {name}")
+
+    async def kill(self, name: str, signal: str) -> None:
+        """Send it a signal. Conflict when it does not run."""
+        doing = f"sending {signal} to container {name}"
+        await self._call("POST", f"/containers/{name}/kill", doing=doing, query={"signal": signal})
+
+    async def wait(self, name: str) -> int:
+        """Its exit status, once it does not run."""
+        body = await self._call("POST", f"/containers/{name}/wait", doing=f"waiting for container {name}")
+        return int(_decoded(body, dict[str, Any])["StatusCode"])
+
+    async def remove(self, name: str) -> None:
+        """End it if it runs, and leave nothing of it. Gone is fine."""
+        for pause_s in (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, None):
+            try:
+                query = {"force": "true", "v": "true"}
+                doing = f"removing container {name}"
+                await self._call("DELETE", f"/containers/{name}", doing=doing, query=query)
+            except NotFound:
+                return
+            except Conflict:  # somebody removes it just now
+                if pause_s is None:
+                    raise
+                await asyncio.sleep(pause_s)
+
+    async def logs(self, name: str, since_s: float) -> bytes:
+        """What it wrote since then, as far as the engine keeps it."""
+        query = {"stdout": "true", "stderr": "true", "since": f"{since_s:.9f}"}
+        doing = f"reading what container {name} wrote"
+        return await self._call("GET", f"/containers/{name}/logs", doing=doing, query=query)
+
+    async def attach(self, name: str) -> Stream:
+        """Its terminal, both ways, from now on."""
+        prefix = await self._prefix()
+        flags = "&".join(f"{one}=1" for one in ("stream", "stdin", "stdout", "stderr"))
+        path = f"{prefix}/containers/{quote(name)}/attach?{flags}&detachKeys={quote(DETACH_KEYS)}"
+        request = (
+            f"POST {path} HTTP/1.1\r\n"
+            "Host: engine\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n"
+        )
+        try:
+            reader, writer = await files.connect_unix(self.socket)
+        except OSError as error:
+            raise self._unreachable(error) from error
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                writer.write(request.encode())
+                head = await reader.readuntil(b"\r\n\r\n")
+            if head.split(maxsplit=2)[1] not in (b"101", b"200"):
+                raise HostFailure(
+                    f"attaching to container {name}: {head.splitlines()[0].decode(errors='replace')}"
+                )
+        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError) as error:
+            writer.close()
+            raise self._unreachable(error) from error
+        except BaseException:
+            writer.close()
+            raise
+        return reader, writer
+
+    # --- requests
+
+    async def _prefix(self) -> str:
+        return f"/v{parse.choose_version(API_VERSION, await self.version())}"
+
+    async def _call(
+        self,
+        verb: str,
+        path: str,
+        *,
+        doing: str,
+        query: Mapping[str, str] | None = None,
+        data: bytes | AsyncIterator[bytes] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> bytes:
+        return await self._send(
+            verb, await self._prefix() + path, doing=doing, query=query, data=data, timeout_s=timeout_s
+        )
+
+    async def _send(
+        self,
+        verb: str,
+        path: str,
+        *,
+        doing: str,
+        query: Mapping[str, str] | None = None,
+        data: bytes | AsyncIterator[bytes] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> bytes:
+        if self._session is None:
+            connector = aiohttp.UnixConnector(path=str(self.socket), limit=0)
+            self._session = aiohttp.ClientSession(connector=connector)
+        kind = "application/json" if isinstance(data, bytes) else "application/x-tar"
+        try:
+            async with self._session.request(
+                verb,
+                f"http://engine{path}",
+                params=query,
+                data=data,
+                headers={"Content-Type": kind} if data is not None else None,
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+            ) as response:
+                body = await response.read()
+        except TimeoutError:
+            raise TimedOut(
+                f"container engine: {doing}: no answer in {timeout_s:g} s", hint="see the engine's log"
+            ) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(error) from error
+        if response.status >= 400:
+            raise _refused(response.status, f"container engine: {doing}: {parse.said(body)}")
+        return body
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        return Unreachable(
+            f"container engine at {self.socket}: {error}", hint="see whether dockerd runs, and its log"
+        )
+
+
+def _refused(status: int, brief: str) -> Exception:
+    match status:
+        case 404:
+            return NotFound(brief)
+        case 409:
+            return Conflict(brief)
+        case _:
+            return HostFailure(brief, hint="see the engine's log")
+
+
+def _decoded(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise HostFailure(f"container engine: its answer is not understood: {error}") from error
+
+
+async def _chunks(archive: Path) -> AsyncIterator[bytes]:
+    with archive.open("rb") as file:
+        while chunk := await asyncio.to_thread(file.read, _CHUNK):
+            yield chunk

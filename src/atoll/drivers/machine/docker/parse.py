@@ -1,0 +1,90 @@
+"""What a Docker Engine answers, understood. Pure. Podman answers the same, as far as it is asked."""
+
+from __future__ import annotations
+
+import re
+from signal import SIGINT, SIGTERM
+
+import msgspec
+from msgspec import Struct
+
+from atoll.drivers.machine.base import Exit
+from atoll.errors import HostFailure
+
+# What an engine ends with, when it is asked to and does nothing about the signal.
+_ASKED_TO = (128 + SIGTERM, 128 + SIGINT)
+
+
+class State(Struct, frozen=True, rename="pascal"):
+    """How a container is. `pid` is 0 unless it runs."""
+
+    status: str
+    running: bool
+    pid: int
+    exit_code: int
+
+
+class Container(Struct, frozen=True, rename="pascal"):
+    """A container, as far as we care."""
+
+    id: str
+    state: State
+
+
+class Summary(Struct, frozen=True, rename="pascal"):
+    """A container in a list."""
+
+    id: str
+    labels: dict[str, str]
+
+
+class Version(Struct, frozen=True):
+    """Which versions of its API an engine speaks."""
+
+    newest: str = msgspec.field(name="ApiVersion")
+    oldest: str = msgspec.field(name="MinAPIVersion", default="1.12")
+    engine: str = msgspec.field(name="Version", default="")
+
+
+class Info(Struct, frozen=True, rename="pascal"):
+    """How an engine confines containers."""
+
+    cgroup_driver: str = "cgroupfs"
+    security_options: tuple[str, ...] | None = ()
+
+    def has(self, option: str) -> bool:
+        """Whether it has a security option, such as seccomp or userns."""
+        return any(f"name={option}" in entry.split(",") for entry in self.security_options or ())
+
+
+def choose_version(wanted: str, version: Version) -> str:
+    """The API version to speak: the one that we were written for, or the nearest that the engine knows."""
+    return max(min(wanted, version.newest, key=_ordered), version.oldest, key=_ordered)
+
+
+def exit_of(status: int) -> Exit:
+    """Why a container ended, from its exit status. One that leaves at a request did what it was asked to."""
+    return Exit.POWERED_OFF if status == 0 or status in _ASKED_TO else Exit.CRASHED
+
+
+def said(body: bytes) -> str:
+    """The message of an engine that refused."""
+    try:
+        message = msgspec.json.decode(body)["message"]
+        return str(message).strip()
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return body.decode(errors="replace").strip()[:200] or "it did not say why"
+
+
+def check_import(lines: bytes) -> None:
+    """An import answers with lines, and a failure is one of them."""
+    for line in lines.splitlines():
+        found = re.search(rb'"error"\s*:\s*"((?:[^"\\]|\\.)*)"', line)
+        if found:
+            raise HostFailure(
+                f"handing an image to the container engine: {found[1].decode(errors='replace')}"
+            )
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))

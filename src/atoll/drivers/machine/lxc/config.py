@@ -1,0 +1,127 @@
+"""What LXC is told of a machine. Pure: turns a machine into its configuration and seccomp profile.
+
+Users and groups. Each container has a range of 65,536 ids of its own, which follows from its address: inside
+it is 0 to 65,535, outside a part of 0x80000000 to 0xfffeffff, which nobody hands out. Two containers of one
+/17 network never share a range. On disk the ids are those that the container sees (see roots.py), so a VM
+may change its address, or move to another node, without a change of its files.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+from pathlib import Path
+
+from atoll.drivers.machine.base import Machine, Nic
+from atoll.system.mounts import IdRange
+
+IDS = 65_536
+FIRST_ID = 0x8000_0000
+# One less than would fit: the last range would hold the id that means "none".
+RANGES = 0x7FFF
+
+# Where its root is mounted, in the mount namespace of its monitor, which nobody else sees.
+STAGE = Path("/mnt")
+ROOT = STAGE / "root"
+
+DROPPED_CAPABILITIES = (
+    "audit_control", "audit_read", "block_suspend", "mac_admin", "mac_override", "sys_module", "sys_rawio",
+    "sys_time", "syslog", "wake_alarm",
+)  # fmt: skip
+
+# Of no use in a container, and each a way into the kernel that had holes before.
+DENIED_CALLS = (
+    "acct", "add_key", "bpf", "clock_adjtime", "clock_settime", "delete_module", "finit_module",
+    "init_module", "io_uring_enter", "io_uring_register", "io_uring_setup", "ioperm", "iopl",
+    "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie", "mbind", "migrate_pages", "move_pages",
+    "nfsservctl", "open_by_handle_at", "perf_event_open", "quotactl", "request_key", "set_mempolicy",
+    "settimeofday", "swapoff", "swapon", "userfaultfd", "vm86", "vm86old",
+)  # fmt: skip
+_ENOSYS = 38
+
+
+def id_range(ip: str) -> IdRange:
+    """The users and groups of the container with this address."""
+    number = int(ipaddress.IPv4Address(ip))
+    # The upper half is mixed in, so that 10.1.0.5 and 10.2.0.5 differ.
+    place = (number + (number >> 15) * 0x9E37) % RANGES
+    return IdRange(inside=0, outside=FIRST_ID + place * IDS, count=IDS)
+
+
+def disk_ranges(ip: str) -> tuple[IdRange, ...]:
+    """How ids on disk become those of the container.
+
+    Beside its own there is one for the host's root, as whom the kernel works behind the scenes of an overlay.
+    """
+    own = id_range(ip)
+    return (own, IdRange(inside=IDS, outside=0, count=1))
+
+
+def container_config(
+    machine: Machine, *, console_log: Path, seccomp: Path, plug: Path, init: str, apparmor: str
+) -> str:
+    """The configuration file, for `lxc-start -f`."""
+    ids = id_range(machine.ip)
+    settings = [
+        ("lxc.uts.name", machine.name),
+        ("lxc.rootfs.path", f"dir:{ROOT}"),
+        ("lxc.init.cmd", init),
+        ("lxc.idmap", f"u {ids.inside} {ids.outside} {ids.count}"),
+        ("lxc.idmap", f"g {ids.inside} {ids.outside} {ids.count}"),
+        ("lxc.mount.auto", "proc:mixed sys:ro"),
+        ("lxc.tty.max", "0"),
+        ("lxc.pty.max", "1024"),
+        ("lxc.console.logfile", str(console_log)),
+        ("lxc.apparmor.profile", apparmor),
+        ("lxc.seccomp.profile", str(seccomp)),
+        ("lxc.cap.drop", " ".join(DROPPED_CAPABILITIES)),
+        ("lxc.cgroup.dir.monitor", monitor_group(machine)),
+        ("lxc.cgroup.dir.monitor.pivot", keeper_group(machine)),
+        ("lxc.cgroup.dir.container", container_group(machine)),
+        ("lxc.net.0.type", "empty"),
+        ("lxc.hook.version", "1"),
+        ("lxc.hook.start-host", f"/bin/sh {shlex.quote(str(plug))}"),
+    ]
+    return "".join(f"{key} = {value}\n" for key, value in settings)
+
+
+def plug_script(nic: Nic) -> str:
+    """Makes the container's link, with one end in it, before its init starts.
+
+    Not LXC itself: it makes links here and moves them, which takes the kernel much longer, and it looks for bridges
+    in /sys, which shows those of the host's own namespace. Not the agent: a guest may reboot while there is none.
+    """
+    link, bridge = shlex.quote(nic.link), shlex.quote(nic.bridge)
+    ends = f"mtu {nic.mtu} master {bridge} type veth peer name eth0 address {nic.mac} mtu {nic.mtu}"
+    return (
+        "PATH=/usr/sbin:/usr/bin:/sbin:/bin\n"
+        f'make() {{ ip link add {link} {ends} netns "$LXC_PID"; }}\n'
+        # After a reboot the old one may still be there: the kernel removes it when it finds the time.
+        f"make 2>/dev/null || {{ ip link delete {link}; make; }} || exit\n"
+        f"echo 1 >/proc/sys/net/ipv6/conf/{link}/disable_ipv6\n"
+        f"exec ip link set {link} up\n"
+    )
+
+
+def seccomp_profile() -> str:
+    """What no process in a container may call: it is told that there is no such call."""
+    calls = "".join(f"{name} errno {_ENOSYS}\n" for name in DENIED_CALLS)
+    return f"2\ndenylist\n[all]\n{calls}"
+
+
+def container_name(machine: Machine) -> str:
+    """LXC's sockets are named after it, so it differs from all others on the host."""
+    return machine.cgroup.strip("/").replace("/", "-")
+
+
+def keeper_group(machine: Machine) -> str:
+    """The cgroup of the process that looks after the monitor."""
+    return f"{machine.cgroup}/keeper"
+
+
+def monitor_group(machine: Machine) -> str:
+    return f"{machine.cgroup}/monitor"
+
+
+def container_group(machine: Machine) -> str:
+    return f"{machine.cgroup}/container"

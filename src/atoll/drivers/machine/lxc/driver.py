@@ -1,0 +1,365 @@
+"""Containers by LXC. Starts, watches and ends keepers, monitors and what is in the container.
+
+    agent ─ ─ ─ keeper (sh) ──── monitor (lxc-start) ──── init of the container, in namespaces of its own
+               └ tail: the last messages
+
+What a VM's directory holds of one is in record.py and roots.py. Everything that runs is in the VM's cgroup,
+and all mounts are in a namespace of the keeper's: ending the cgroup's processes leaves but a link to remove.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, capabilities_of
+from atoll.drivers.machine.lxc import config, keeper, parse, record
+from atoll.drivers.machine.lxc.console import LogConsole
+from atoll.drivers.machine.lxc.roots import Roots, disk_of
+from atoll.errors import Conflict, HostFailure, TimedOut
+from atoll.model.node import DriverInfo
+from atoll.system import cgroups, clock, files, host, pids, processes
+from atoll.system.links import Links
+from atoll.system.undo import Undo
+
+START_TIMEOUT_S = 20.0
+OVERHEAD_MIB = 16
+MAX_PROCESSES = 4096
+
+_PAUSE_S = 0.001
+_INITS = ("sbin/init", "init", "usr/sbin/init", "lib/systemd/systemd")
+
+
+class _Running:
+    """A container that runs, as far as we know: its keeper, and the noting of its end once that has gone."""
+
+    def __init__(self, process: processes.Pid) -> None:
+        self.process = process
+        self.forget: Callable[[], None] = lambda: None
+        self.ending: asyncio.Task[None] | None = None
+
+
+class LxcDriver:
+    """The machine driver `lxc`. `namespace` is where links are made; None is where we are."""
+
+    def __init__(self, on_exit: OnExit, cache: Path, *, namespace: str | None = None) -> None:
+        self._on_exit = on_exit
+        self._roots = Roots(cache)
+        self._namespace = namespace
+        self._running: dict[str, _Running] = {}
+        self._consoles: dict[str, LogConsole] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    @property
+    def name(self) -> str:
+        return "lxc"
+
+    async def describe(self) -> DriverInfo:
+        return DriverInfo(
+            name=self.name,
+            capabilities=capabilities_of(self),
+            overhead_mib=OVERHEAD_MIB,
+            max_processes=MAX_PROCESSES,
+            confinement={
+                "user": f"root inside is nobody outside: {config.IDS} ids for each VM, from its address",
+                "capabilities": f"in its own namespaces; without {', '.join(config.DROPPED_CAPABILITIES)}",
+                "seccomp": f"{len(config.DENIED_CALLS)} system calls denied",
+                "namespaces": "cgroup, ipc, mount, network, pid, user, uts",
+                "apparmor": _apparmor(),
+                "cgroup": "limits of CPU, memory and processes for each VM",
+                "files": "its own changes over the image, which is read only",
+            },
+        )
+
+    async def start(self, machine: Machine) -> None:
+        async with self._lock(machine):
+            seen = await self._find(machine)
+            if seen is None or seen.exit is not None:
+                await self._start(machine)
+
+    async def power_down(self, machine: Machine) -> None:
+        async with self._lock(machine):
+            init = await self._init_of(machine, "powering it down")
+        processes.send_signal(init, _halt_signal(init))
+
+    async def reset(self, machine: Machine) -> None:
+        async with self._lock(machine):
+            init = await self._init_of(machine, "resetting it")
+            record.reset_path(machine).touch(mode=0o600)
+        processes.send_signal(init, signal.SIGKILL)
+
+    async def kill(self, machine: Machine) -> None:
+        async with self._lock(machine):
+            # Forgotten first: an end that comes from here on is ours, and not reported.
+            running = self._running.pop(machine.ip, None)
+            if running is not None:
+                await _let_go(running)
+            self._hang_up(machine)
+            await self._end_all(machine)
+            record.forget(machine)
+
+    async def inspect(self, machines: Sequence[Machine]) -> Mapping[str, Seen]:
+        found: dict[str, Seen] = {}
+        for machine in machines:
+            async with self._lock(machine):
+                seen = await self._find(machine)
+            if seen is not None:
+                found[machine.ip] = seen
+        return found
+
+    async def console(self, machine: Machine) -> Console:
+        async with self._lock(machine):
+            await self._init_of(machine, "opening its console")
+            held = self._consoles.get(machine.ip)
+            if held is not None and not held.closed:
+                raise Conflict(
+                    f"machine {machine.name}: opening its console: somebody has it open",
+                    hint="close the other one first; console.log has what the guest wrote",
+                )
+            log = record.console_log_path(machine)
+            console = self._consoles[machine.ip] = LogConsole(log, lambda: _terminal(machine))
+            return console
+
+    async def close(self) -> None:
+        running = tuple(self._running.values())
+        self._running.clear()
+        for one in running:
+            await _let_go(one)
+        for console in self._consoles.values():
+            await console.close()
+        self._consoles.clear()
+
+    def _lock(self, machine: Machine) -> asyncio.Lock:
+        return self._locks.setdefault(machine.ip, asyncio.Lock())
+
+    async def _find(self, machine: Machine) -> Seen | None:
+        """The truth about one machine. One that runs is watched afterwards."""
+        running = self._running.get(machine.ip)
+        if running is not None and processes.alive(running.process):
+            return Seen(machine.ip, running.process.pid)
+        if running is not None:
+            await self._ended(machine, running)
+        known = record.read(machine)
+        if known is None:
+            return None
+        if known.exit is None and processes.alive(known.process()):
+            self._watch(machine, known.process())
+            return Seen(machine.ip, known.pid)
+        if known.exit is not None:
+            return Seen(machine.ip, known.pid, known.exit)
+        # Ended while nobody watched: told as an answer, so not as an event as well.
+        reason = await self._note_exit(machine, known.process())
+        return Seen(machine.ip, known.pid, reason)
+
+    async def _init_of(self, machine: Machine, doing: str) -> processes.Pid:
+        seen = await self._find(machine)
+        init = _find_init(machine) if seen is not None and seen.exit is None else None
+        if init is None:
+            raise Conflict(f"machine {machine.name}: {doing}: it is not running", hint="start it first")
+        return init
+
+    # --- start
+
+    async def _start(self, machine: Machine) -> None:
+        self._check(machine)
+        await self._end_all(machine)
+        record.forget(machine)
+        async with Undo() as undo:
+            for path in (disk_of(machine), record.console_log_path(machine)):
+                if not path.exists():
+                    undo.add(files.remove_tree, path)
+            undo.add(record.forget, machine)
+            undo.add(self._end_all, machine)
+            base = await self._roots.ensure(machine)
+            process = await self._launch(machine, base)
+            record.write(machine, process)
+            await _until_running(machine, process)
+            undo.commit()
+        self._watch(machine, process)
+
+    def _check(self, machine: Machine) -> None:
+        doing = f"starting machine {machine.name}"
+        if not all(path.exists() for path in cgroups.join_paths(machine.cgroup)):
+            raise HostFailure(f"{doing}: its cgroup {machine.cgroup} is not there")
+        with Links(self._namespace) as links:
+            if not links.exists(machine.nic.bridge):
+                raise HostFailure(f"{doing}: bridge {machine.nic.bridge} does not exist", hint="see: ip link")
+
+    def _configure(self, machine: Machine, base: Path) -> None:
+        record.directory(machine).mkdir(0o700)
+        record.seccomp_path(machine).write_text(config.seccomp_profile())
+        record.plug_path(machine).write_text(config.plug_script(machine.nic))
+        text = config.container_config(
+            machine,
+            console_log=record.console_log_path(machine),
+            seccomp=record.seccomp_path(machine),
+            plug=record.plug_path(machine),
+            init=_find_init_program(machine, base),
+            apparmor=_apparmor(),
+        )
+        record.config_path(machine).write_text(text)
+
+    async def _launch(self, machine: Machine, base: Path) -> processes.Pid:
+        lxc_start = host.require_tool("lxc-start")
+        prepared: Future[None] = Future()
+        work = asyncio.to_thread(keeper.launch, machine, base, lxc_start, self._namespace, prepared)
+        launching = asyncio.ensure_future(work)
+        # While its root is mounted there is time for the rest.
+        await asyncio.sleep(0)
+        try:
+            self._configure(machine, base)
+            cgroups.ensure(config.keeper_group(machine), cgroups.Limits())
+        except BaseException as error:
+            prepared.set_exception(error)
+        else:
+            prepared.set_result(None)
+        process = processes.identify(await _finished(launching))
+        if process is None:
+            raise _failed_start(machine)
+        return process
+
+    # --- end
+
+    def _watch(self, machine: Machine, process: processes.Pid) -> None:
+        running = self._running[machine.ip] = _Running(process)
+
+        def gone() -> None:
+            running.ending = asyncio.ensure_future(self._report(machine, running))
+
+        running.forget = processes.on_gone(process, gone)
+
+    async def _report(self, machine: Machine, running: _Running) -> None:
+        reason = await self._note_exit(machine, running.process)
+        if self._running.get(machine.ip) is running:
+            del self._running[machine.ip]
+            self._on_exit(machine.ip, reason)
+
+    async def _ended(self, machine: Machine, running: _Running) -> None:
+        """Wait until the end of one whose keeper has gone is noted and reported."""
+        while running.ending is None:  # noqa: ASYNC110 - the loop sees it in its next round
+            await asyncio.sleep(0)
+        await asyncio.wait({running.ending})
+
+    async def _note_exit(self, machine: Machine, process: processes.Pid) -> Exit:
+        reason = parse.exit_of(record.messages(machine))
+        self._hang_up(machine)
+        # Nothing is left, unless somebody killed the keeper or the monitor.
+        await self._end_all(machine)
+        record.write_exit(machine, process, reason)
+        return reason
+
+    async def _end_all(self, machine: Machine) -> None:
+        if processes.processes_in(machine.cgroup):
+            await asyncio.to_thread(cgroups.kill_all, machine.cgroup)
+        # One that is in the way would keep the next monitor from starting.
+        for group in (config.monitor_group(machine), config.container_group(machine)):
+            cgroups.remove(group)
+        with Links(self._namespace) as links:
+            links.delete(machine.nic.link)
+
+    def _hang_up(self, machine: Machine) -> None:
+        console = self._consoles.pop(machine.ip, None)
+        if console is not None:
+            console.end()
+
+
+async def _finished(work: asyncio.Future[int]) -> int:
+    """Its result, also when nobody wants it any more: what a thread starts must be there to be undone."""
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait({work})
+        raise
+
+
+async def _let_go(running: _Running) -> None:
+    running.forget()
+    if running.ending is not None:
+        await asyncio.wait({running.ending})
+
+
+async def _until_running(machine: Machine, process: processes.Pid) -> None:
+    until = clock.monotonic() + START_TIMEOUT_S
+    while not _has_begun(machine):
+        if not processes.alive(process):
+            raise _failed_start(machine)
+        if clock.monotonic() > until:
+            raise TimedOut(
+                f"starting machine {machine.name}: its init did not start in {START_TIMEOUT_S:g} s",
+                hint="the host may be overloaded; try again",
+            )
+        await asyncio.sleep(_PAUSE_S)
+
+
+def _has_begun(machine: Machine) -> bool:
+    """Whether its init is what the image brings, no longer LXC that prepares its place."""
+    # One hierarchy will do, and is quick: we ask often.
+    try:
+        first = cgroups.join_paths(config.container_group(machine))[0].read_text().split()[:1]
+    except OSError:
+        return False
+    statuses = (_status(int(pid)) for pid in first)
+    return any(parse.is_init(status) and parse.name_of(status) != "lxc-start" for status in statuses)
+
+
+def _find_init(machine: Machine) -> processes.Pid | None:
+    for pid in processes.processes_in(config.container_group(machine)):
+        if parse.is_init(_status(pid)):
+            return processes.identify(pid)
+    return None
+
+
+def _terminal(machine: Machine) -> int:
+    """The console's end that its monitor holds, opened here too."""
+    init = _find_init(machine)
+    monitor = pids.identify(parse.parent_of(_status(init.pid))) if init is not None else None
+    if monitor is None:
+        raise ProcessLookupError(f"machine {machine.name} has no monitor")
+    opened = Path(f"/proc/{monitor.pid}/fd")
+    number = parse.has_terminal((int(link.name), str(link.readlink())) for link in opened.iterdir())
+    if number is None:
+        raise FileNotFoundError(f"the monitor of machine {machine.name} holds no terminal")
+    return pids.copy_descriptor(monitor, number)
+
+
+def _status(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/status").read_text(errors="replace")
+    return ""
+
+
+def _halt_signal(init: processes.Pid) -> signal.Signals | int:
+    # systemd powers off at this one, and takes SIGPWR for a power failure. Others know SIGPWR.
+    return signal.SIGRTMIN + 4 if parse.name_of(_status(init.pid)) == "systemd" else signal.SIGPWR
+
+
+def _find_init_program(machine: Machine, base: Path) -> str:
+    for name in _INITS:
+        # Not followed: a link of the image's means nothing outside of it.
+        if (base / name).is_symlink() or (base / name).is_file():
+            return f"/{name}"
+    raise HostFailure(
+        f"starting machine {machine.name}: its image has no init",
+        hint="put one at /sbin/init, or use another kind of machine",
+    )
+
+
+def _apparmor() -> str:
+    """A profile made for each container where the host has AppArmor and its tools."""
+    switch = Path("/sys/module/apparmor/parameters/enabled")
+    there = switch.exists() and switch.read_text().strip() == "Y" and host.find_tool("apparmor_parser")
+    return "generated" if there else "unconfined"
+
+
+def _failed_start(machine: Machine) -> HostFailure:
+    """The failure in LXC's own words, where it left any."""
+    said = record.messages(machine)
+    return HostFailure(
+        f"starting machine {machine.name}: {parse.first_error(said) or 'its container ended at once'}",
+        hint="atoll doctor checks what the host lacks",
+        details={"messages": said[-2000:]},
+    )

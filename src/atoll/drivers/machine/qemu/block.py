@@ -1,0 +1,88 @@
+"""Disks as QEMU is told of them: virtio, each behind a port of its own, so that it can go and others come. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from atoll.drivers.machine.base import Disk, Machine
+from atoll.model.vm import MachineType
+
+SPARE_PORTS = 2
+"""For disks that come while the machine runs. Each port costs a guest's boot some 20 ms."""
+
+_FIRST_SET = 16
+_PER_SLOT = 8
+_FIRST_SLOT = 0x10
+
+
+def disk_args(machine: Machine, board: MachineType, numbers: Sequence[int]) -> list[str]:
+    """Ports, and the disks that a machine starts with behind the first of them."""
+    if board is MachineType.MICROVM:  # no PCI: as it starts so it stays
+        ports = []
+    else:
+        ports = [port_device(port) for port in range(len(machine.disks) + SPARE_PORTS)]
+    args = [word for port in ports for word in ("-device", port)]
+    for index, (disk, number) in enumerate(zip(machine.disks, numbers, strict=True)):
+        file_set = _FIRST_SET + index
+        device = block_device(disk, index if ports else None)
+        args += ["-add-fd", f"fd={number},set={file_set},opaque={disk.name}"]
+        args += ["-blockdev", _json(block_node(disk, file_set)), "-device", _json(device)]
+    return args
+
+
+def port_device(port: int) -> str:
+    """A port on the root bus; eight of them share a slot."""
+    slot, function = divmod(port, _PER_SLOT)
+    several = ",multifunction=on" if function == 0 else ""
+    place = f"addr={_FIRST_SLOT + slot:#x}.{function}{several}"
+    return f"pcie-root-port,id=port{port},chassis={port + 1},slot={port + 1},{place}"
+
+
+def block_node(disk: Disk, file_set: int) -> dict[str, Any]:
+    # Through the host's cache, and written through when the guest says so: as safe as without, and memory will do too.
+    file = {"driver": "file", "filename": f"/dev/fdset/{file_set}", "discard": "unmap"}
+    return {"driver": disk.format, "node-name": node_name(disk.name), "discard": "unmap", "file": file}
+
+
+def block_device(disk: Disk, port: int | None) -> dict[str, Any]:
+    common = {"drive": node_name(disk.name), "serial": disk.name}
+    if port is None:
+        return {"driver": "virtio-blk-device", "id": f"disk-{disk.name}", **common}
+    return {"driver": "virtio-blk-pci", "id": f"disk{port}-{disk.name}", "bus": f"port{port}", **common}
+
+
+def node_name(name: str) -> str:
+    return f"node-{name}"
+
+
+def device_of(name: str, devices: Iterable[str]) -> str | None:
+    """The device of this disk among those that a machine has."""
+    for device in devices:
+        kind, dash, disk = device.partition("-")
+        if dash and kind.startswith("disk") and disk == name:
+            return device
+    return None
+
+
+def first_free(devices: Iterable[str]) -> int | None:
+    """The first port that nothing is behind; None when there is none."""
+    found = list(devices)
+    ports = {int(name.removeprefix("port")) for name in found if name.startswith("port")}
+    taken = {int(name.partition("-")[0].removeprefix("disk")) for name in found if _is_behind_port(name)}
+    return min(ports - taken, default=None)
+
+
+def _is_behind_port(device: str) -> bool:
+    kind, dash, _ = device.partition("-")
+    return bool(dash) and kind.removeprefix("disk").isdecimal()
+
+
+def sets_of(name: str, sets: Iterable[dict[str, Any]]) -> list[int]:
+    """The sets that hold the file of a disk, as `query-fdsets` shows them."""
+    return [each["fdset-id"] for each in sets if any(one.get("opaque") == name for one in each["fds"])]
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value)

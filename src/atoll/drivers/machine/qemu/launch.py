@@ -1,0 +1,128 @@
+"""Starting a QEMU, confined, with all that it needs as open files. Makes taps, sockets and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from atoll.drivers.machine.base import Machine
+from atoll.drivers.machine.qemu import record
+from atoll.drivers.machine.qemu.argv import Accelerator, Files, TemplateFiles, qemu_argv
+from atoll.drivers.machine.qemu.monitor import end
+from atoll.drivers.machine.qemu.probe import host_tsc_khz, kvm_group
+from atoll.errors import AtollError, HostFailure
+from atoll.system import cgroups, files, links, processes, steps
+from atoll.system.undo import Undo
+
+
+class Memory(Struct, frozen=True):
+    """The memory of a machine that becomes a template, or is a fork of one and has a state to go on from."""
+
+    ram: int
+    state: Path | None = None
+
+
+class Launcher:
+    """Knows how QEMUs run on this host. `namespace` is where taps are made; None is where we are."""
+
+    def __init__(self, accelerator: Accelerator, binary: str, namespace: str | None) -> None:
+        self._accelerator = accelerator
+        self._binary = binary
+        self._namespace = namespace
+        self._tsc_khz = host_tsc_khz()
+
+    def argv(self, machine: Machine, opened: Files) -> tuple[str, ...]:
+        return qemu_argv(machine, opened, self._accelerator, binary=self._binary, tsc_khz=self._tsc_khz)
+
+    def launch(
+        self, machine: Machine, undo: Undo, memory: Memory | None = None, disks: Sequence[int] = ()
+    ) -> tuple[processes.Pid, Files]:
+        """Its process, on record, and the numbers that its files have there; `undo` ends it."""
+        with contextlib.ExitStack() as ours:
+            opened = self._open_files(machine, undo, ours, memory, disks)
+            launch = processes.Launch(
+                argv=self.argv(machine, opened),
+                uid=machine.uid,
+                gid=machine.uid,
+                groups=kvm_group() if self._accelerator == "kvm" else (),
+                cgroup=machine.cgroup,
+                pass_fds=opened.numbers(),
+                cwd=Path("/"),
+                output=record.messages_path(machine),
+                env={"LC_ALL": "C.UTF-8", "PATH": os.defpath},
+            )
+            undo.add(end_all, machine)
+            process = processes.identify(processes.spawn_blocking(launch))
+        if process is None:
+            raise failed_start(machine, HostFailure("its QEMU ended at once"))
+        steps.step("qemu.spawned")
+        record.write(machine, process)
+        steps.step("qemu.recorded")
+        return process, opened
+
+    def _open_files(
+        self,
+        machine: Machine,
+        undo: Undo,
+        ours: contextlib.ExitStack,
+        memory: Memory | None,
+        disks: Sequence[int],
+    ) -> Files:
+        def opened(path: Path, flags: int) -> int:
+            try:
+                descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                raise HostFailure(f"starting machine {machine.name}: {error.strerror}: {path}") from error
+            ours.callback(os.close, descriptor)
+            return descriptor
+
+        def listening(path: Path) -> int:
+            return ours.enter_context(files.listen_unix(path)).fileno()
+
+        def template_files(memory: Memory) -> TemplateFiles:
+            # Opened for each: whoever reads it moves through it.
+            state = None if memory.state is None else opened(memory.state, os.O_RDONLY)
+            return TemplateFiles(memory.ram, listening(record.channel_path(machine)), state)
+
+        nic = machine.nic
+        tap = links.open_tap(nic.link, nic.bridge, nic.mtu, self._namespace)
+        ours.callback(os.close, tap)
+        console_log = record.console_log_path(machine)
+        if not console_log.exists():
+            undo.add(files.remove_tree, console_log)
+        return Files(
+            kernel=opened(machine.kernel, os.O_RDONLY),
+            initrd=opened(machine.initrd, os.O_RDONLY),
+            tap=tap,
+            monitor=listening(record.monitor_path(machine)),
+            log=opened(console_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW),
+            template=None if memory is None else template_files(memory),
+            disks=tuple(disks),
+        )
+
+
+async def end_all(machine: Machine) -> None:
+    """Leave no process of a machine. Gone is fine."""
+    known = record.read(machine)
+    if known is not None:
+        await end(known.process(), machine.name)
+    if processes.processes_in(machine.cgroup):
+        await asyncio.to_thread(cgroups.kill_all, machine.cgroup)
+
+
+def failed_start(machine: Machine, error: AtollError) -> HostFailure:
+    """The failure in QEMU's own words, where it left any."""
+    try:
+        said = record.messages_path(machine).read_text(errors="replace")
+    except OSError:
+        said = ""
+    return HostFailure(
+        f"starting machine {machine.name}: {record.last_words(said) or error.brief}",
+        hint="atoll doctor checks what the host lacks",
+        details={"messages": said[-2000:]},
+    )

@@ -1,0 +1,221 @@
+"""The audit log: one line for every call that changes something or was denied, before its caller gets the answer.
+
+Effects: appends to a file that only root reads; turned over when it is large, the oldest part goes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from atoll.api.observing import AuditQuery
+from atoll.api.route import Bound, Call, Content, Done, Route, Socket, Stream, Upload
+from atoll.errors import AtollError
+from atoll.model.audit import NODE_ITSELF, AuditEntry
+from atoll.model.identity import Identity
+from atoll.model.vm import VM
+from atoll.system import clock
+
+log = logging.getLogger(__name__)
+
+LIMIT_BYTES = 16 << 20
+KEPT = 4
+"""So many full parts beside the one that is written to."""
+
+FindVm = Callable[[str], VM | None]
+
+_decode = msgspec.json.Decoder(AuditEntry).decode
+
+
+class AuditLog:
+    def __init__(self, path: Path, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._path = path
+        self._limit_bytes = limit_bytes
+
+    def note(self, entry: AuditEntry) -> None:
+        """On disk when this returns. A log that cannot be written to does not stop the node; that is logged."""
+        try:
+            self._turn_over()
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(self._path, flags, 0o600)
+            try:
+                os.write(descriptor, msgspec.json.encode(entry) + b"\n")
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            log.error("audit log %s: %s; not noted: %s", self._path, error.strerror, entry)
+
+    def read(self, query: AuditQuery) -> tuple[AuditEntry, ...]:
+        """The last ones that are asked for, the oldest first."""
+        found = (entry for entry in self._all() if matches(entry, query))
+        return tuple(deque(found, maxlen=query.limit))
+
+    def _all(self) -> Iterator[AuditEntry]:
+        for path in (*reversed(self._parts()), self._path):
+            try:
+                with path.open("rb") as file:
+                    for line in file:
+                        # A line that was cut short by a crash is none.
+                        try:
+                            yield _decode(line)
+                        except msgspec.MsgspecError:
+                            continue
+            except FileNotFoundError:
+                continue
+
+    def _parts(self) -> list[Path]:
+        return [self._path.with_name(f"{self._path.name}.{number}") for number in range(1, KEPT + 1)]
+
+    def _turn_over(self) -> None:
+        try:
+            if self._path.stat().st_size < self._limit_bytes:
+                return
+        except FileNotFoundError:
+            return
+        parts = [self._path, *self._parts()]
+        for newer, older in reversed(list(itertools.pairwise(parts))):
+            if newer.exists():
+                newer.replace(older)
+
+
+def matches(entry: AuditEntry, query: AuditQuery) -> bool:
+    """Whether an entry is one of those that are asked for. Pure."""
+    return (
+        (query.user is None or entry.user == query.user)
+        and (query.target is None or query.target in (entry.target, entry.name))
+        and (query.method is None or entry.method == query.method)
+    )
+
+
+class Auditor:
+    """Puts what handlers do into the log."""
+
+    def __init__(self, audit: AuditLog, find: FindVm) -> None:
+        self._log = audit
+        self._find = find
+
+    def watch(self, bound: Iterable[Bound]) -> tuple[Bound, ...]:
+        """The same routes; those that change something are noted."""
+        return tuple(self._watched(one) if is_noted(one.route) else one for one in bound)
+
+    def denied(self, route: Route[Any, Any], identity: Identity, error: AtollError) -> None:
+        """Somebody was turned away before a handler was asked."""
+        self._note(identity.user, route.name, clock.monotonic(), error=error)
+
+    def own(self, method: str, vm: VM, error: AtollError | None = None) -> None:
+        """The node did it by itself, as a rule of the VM says."""
+        self._note(NODE_ITSELF, method, clock.monotonic(), vm.ip, vm.name, error)
+
+    def _watched(self, bound: Bound) -> Bound:
+        if isinstance(bound.route, Stream):
+            return Bound(bound.route, self._stream(bound))
+        if isinstance(bound.route, Upload):
+            return Bound(bound.route, self._upload(bound))
+        return Bound(bound.route, self._unary(bound))
+
+    def _unary(self, bound: Bound) -> Callable[[Call[Any, Any]], Awaitable[Any]]:
+        async def handler(call: Call[Any, Any]) -> Any:
+            with _Deed(self, bound.route, call) as deed:
+                return deed.done(await bound.handler(call))
+
+        return handler
+
+    def _upload(self, bound: Bound) -> Callable[[Call[Any, Any], Content], Awaitable[Any]]:
+        async def handler(call: Call[Any, Any], content: Content) -> Any:
+            with _Deed(self, bound.route, call) as deed:
+                return deed.done(await bound.handler(call, content))
+
+        return handler
+
+    def _stream(self, bound: Bound) -> Callable[[Call[Any, Any]], AsyncIterator[Any]]:
+        async def handler(call: Call[Any, Any]) -> AsyncIterator[Any]:
+            with _Deed(self, bound.route, call) as deed:
+                async with aclosing(bound.handler(call)) as lines:
+                    async for line in lines:
+                        if isinstance(line, Done):
+                            deed.done(line.result)
+                        yield line
+
+        return handler
+
+    def target(self, call: Call[Any, Any]) -> tuple[str, str]:
+        """What a call is about: the address and name of a VM, or what else it names."""
+        reference = call.params.get("vm", "")
+        if reference:
+            vm = self._find(reference)
+            return (vm.ip, vm.name) if vm is not None else (reference[:64], "")
+        spec = getattr(call.body, "spec", None)
+        return ("", spec.name) if spec is not None else (call.params.get("ip", "")[:64], "")
+
+    def _note(
+        self,
+        user: str,
+        method: str,
+        began: float,
+        target: str = "",
+        name: str = "",
+        error: BaseException | None = None,
+    ) -> None:
+        entry = AuditEntry(
+            at=clock.now(),
+            user=user,
+            method=method,
+            result=result_of(error),
+            target=target,
+            name=name,
+            brief=error.brief if isinstance(error, AtollError) else "",
+            elapsed_s=round(clock.monotonic() - began, 6),
+        )
+        self._log.note(entry)
+
+
+class _Deed:
+    """One call, noted once: when its result is there, or when it ends without."""
+
+    def __init__(self, auditor: Auditor, route: Route[Any, Any], call: Call[Any, Any]) -> None:
+        self._auditor = auditor
+        self._route = route
+        self._user = call.identity.user
+        self._began = clock.monotonic()
+        self._target = auditor.target(call)
+        self._noted = False
+
+    def __enter__(self) -> _Deed:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not self._noted:
+            self._note(error)
+
+    def done(self, result: Any) -> Any:
+        if isinstance(result, VM):
+            self._target = (result.ip, result.name)
+        self._note(None)
+        return result
+
+    def _note(self, error: BaseException | None) -> None:
+        self._noted = True
+        self._auditor._note(self._user, self._route.name, self._began, *self._target, error)
+
+
+def is_noted(route: Route[Any, Any]) -> bool:
+    """What changes something, and consoles, through which anything can be. Pure."""
+    return route.verb != "GET" or isinstance(route, Socket)
+
+
+def result_of(error: BaseException | None) -> str:
+    """`ok`, the code of an error, or what became of a caller that did not wait. Pure."""
+    if error is None:
+        return "ok"
+    if isinstance(error, AtollError):
+        return error.code
+    return "internal" if isinstance(error, Exception) else "abandoned"

@@ -1,0 +1,303 @@
+"""The templates of a node: which there are, making them in the background, giving them up when room is short.
+
+    <state>/templates/<key>/template.json     what it is of; there when all of it is, and not before
+    <state>/templates/<key>/…                 the driver's
+
+Effects: files below its root, machines that become templates. The decisions are in atoll.plan.templates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, structs
+
+from atoll.drivers.machine.base import CanFork, Machine, MachineDriver, Nic
+from atoll.errors import AtollError
+from atoll.images.store import ImageStore
+from atoll.model.vm import VM
+from atoll.plan import templates as plan
+from atoll.plan.templates import Kept, Template, TemplateSpec
+from atoll.system import cgroups, files, host, steps
+from atoll.system.undo import Undo
+
+log = logging.getLogger(__name__)
+
+NAME = "template"
+MAC = "02:a9:00:00:00:01"
+NOBODY = "00000000-0000-0000-0000-000000000000"
+UID = 0x6000_0000
+PIDS = 128
+RECORD_LIMIT = 64 << 10
+CHECK_EVERY_S = 10.0
+
+
+class Limits(Struct, frozen=True):
+    """What templates may take of a node."""
+
+    most: int
+    """How many are kept; 0: none are made."""
+    memory_reserve_mib: int
+    disk_reserve_mib: int
+
+
+class _Held(Struct):
+    template: Template
+    used: int
+    ready: bool
+
+
+class Templates:
+    """Found by what VMs have in common. No VM waits for one: what is not there yet is started cold."""
+
+    def __init__(
+        self,
+        root: Path,
+        limits: Limits,
+        drivers: Mapping[str, MachineDriver],
+        overheads_mib: Mapping[str, int | None],
+        images: ImageStore,
+        cgroup: str,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._root = root
+        self._limits = limits
+        self._drivers = drivers
+        self._overheads_mib = overheads_mib
+        self._images = images
+        self._cgroup = f"{cgroup}/{NAME}"
+        self._changed = changed
+        self._held: dict[str, _Held] = {}
+        self._wanted: dict[str, TemplateSpec] = {}
+        self._doubted: set[str] = set()
+        self._uses = 0
+        self._wake = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    # --- for those who start VMs
+
+    def key(self, vm: VM, machine: Machine) -> str | None:
+        """What a template for this VM is called, whether there is one or not; None when there cannot be."""
+        try:
+            image = self._images.get(vm.image)
+        except AtollError:
+            return None
+        driver = self._drivers.get(vm.driver)
+        if self._limits.most == 0 or not isinstance(driver, CanFork) or not plan.can_fork(image, vm):
+            return None
+        spec = plan.spec_of(vm, machine.nic.mtu)
+        template = self._machine(spec)
+        # Whatever else a machine has (disks, a screen), its template would not have.
+        if _as_nobody(machine, template) != template:
+            return None
+        return plan.key_of(spec, driver.template_basis(template))
+
+    def find(self, key: str | None) -> Path | None:
+        """The template of this key, if forks can be made of it just now."""
+        held = self._held.get(key or "")
+        if held is None or not held.ready:
+            return None
+        held.used = self._count()
+        return self._root / held.template.key
+
+    def want(self, vm: VM, machine: Machine) -> None:
+        """A VM had to be started cold: make a template for the next one, when there is time."""
+        key = self.key(vm, machine)
+        if key is not None and key not in self._held and key not in self._doubted:
+            self._wanted[key] = plan.spec_of(vm, machine.nic.mtu)
+            self._wake.set()
+
+    def doubt(self, key: str) -> None:
+        """A fork of it failed. It goes, and none like it is made by this agent."""
+        self._doubted.add(key)
+        self._drop(key)
+
+    # --- in the background
+
+    def prepare(self) -> None:
+        """Find what an earlier agent made. What is not whole, or of another host or image, goes."""
+        files.make_dirs(self._root)
+        for directory in sorted(self._root.iterdir()):
+            template = self._read(directory)
+            if template is None or self._limits.most == 0:
+                log.info("template %s is of no use: removed", directory.name)
+                files.remove_tree(directory)
+            else:
+                self._held[template.key] = _Held(template, self._count(), ready=False)
+
+    async def tend(self) -> None:
+        """For ever: make what is wanted, one at a time; give up what is too much."""
+        while True:
+            try:
+                await self._tend()
+            except (AtollError, OSError) as error:
+                log.error("tending templates: %s", error)
+            try:
+                async with asyncio.timeout(CHECK_EVERY_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    async def _tend(self) -> None:
+        limits = self._limits
+        for key in plan.to_drop(
+            self._kept(), limits.most, files.free_mib(self._root), limits.disk_reserve_mib
+        ):
+            log.info("template %s: dropped, to make room on disk", key)
+            self._drop(key)
+        for key in plan.to_unload(self._kept(), host.memory_mib()[1], limits.memory_reserve_mib):
+            log.info("template %s: given up for now, memory is short", key)
+            self._unload(key)
+        for key in plan.to_load(self._kept(), host.memory_mib()[1], limits.memory_reserve_mib):
+            await self._load(key)
+        while self._wanted:
+            key, spec = next(iter(self._wanted.items()))
+            del self._wanted[key]
+            await self._make_if_there_is_room(key, spec)
+
+    async def _make_if_there_is_room(self, key: str, spec: TemplateSpec) -> None:
+        reserve_mib = max(self._limits.memory_reserve_mib, self._limits.disk_reserve_mib)
+        available_mib, free_mib = host.memory_mib()[1], files.free_mib(self._root)
+        if key in self._held or not plan.has_room(spec, available_mib, free_mib, reserve_mib):
+            return
+        try:
+            await self._make(key, spec)
+        except (AtollError, OSError) as error:
+            log.warning("making a template of image %s: %s", spec.image, error)
+            self._doubted.add(key)
+
+    async def _make(self, key: str, spec: TemplateSpec) -> None:
+        machine, driver = self._machine(spec), self._drivers[spec.driver]
+        assert isinstance(driver, CanFork)
+        directory = self._root / key
+        async with Undo() as always, Undo() as undo:
+            # Made of the image as it is now: if it was replaced since, this template is not wanted any more.
+            basis = dict(driver.template_basis(machine))
+            if plan.key_of(spec, basis) != key or self._images.get(spec.image).digest != spec.image_digest:
+                return
+            undo.add(files.remove_tree, directory)
+            files.make_dirs(directory)
+            steps.step("template.begun")
+            always.add(files.remove_tree, machine.directory)
+            files.make_dirs(machine.directory)
+            always.add(cgroups.remove, machine.cgroup)
+            self._limit(spec, machine)
+            steps.step("template.limited")
+            always.add(driver.kill, machine)
+            await driver.make_template(machine, directory)
+            steps.step("template.made")
+            record = msgspec.json.encode(Template(key, spec, basis))
+            files.write_durably(directory / "template.json", record)
+            steps.step("template.recorded")
+            undo.commit()
+        self._held[key] = _Held(Template(key, spec, basis), self._count(), ready=True)
+        log.info("template %s: made, of image %s with %d MiB", key, spec.image, spec.memory_mib)
+        self._changed()
+
+    def _limit(self, spec: TemplateSpec, machine: Machine) -> None:
+        """It may use what nobody else wants."""
+        overhead_mib = self._overheads_mib[spec.driver]
+        if overhead_mib is not None:
+            limits = cgroups.Limits(
+                cpu_milli_quota=None, cpu_weight=1, memory_mib=spec.memory_mib + overhead_mib, pids=PIDS
+            )
+            cgroups.ensure(machine.cgroup, limits)
+
+    def _machine(self, spec: TemplateSpec) -> Machine:
+        """A machine that is nobody: what forks have in common is all that there is of it."""
+        image = self._images.get(spec.image)
+        return Machine(
+            ip=NAME,
+            name=NAME,
+            instance_id=NOBODY,
+            machine_type=spec.machine_type,
+            memory_mib=spec.memory_mib,
+            vcpus=spec.vcpus,
+            kernel=self._images.path(image, image.boot.kernel),
+            initrd=self._images.path(image, image.boot.initrd),
+            cmdline=image.boot.cmdline,
+            nic=Nic(link="at-template", bridge="", mac=MAC, mtu=spec.mtu),
+            directory=self._root / "making",
+            cgroup=self._cgroup,
+            uid=UID,
+            rootfs=self._images.path(image, image.rootfs) if image.rootfs else None,
+            image_digest=image.digest,
+        )
+
+    async def _load(self, key: str) -> None:
+        driver = self._driver(key)
+        try:
+            await driver.load_template(self._root / key)
+        except (AtollError, OSError) as error:
+            log.warning("template %s cannot be read, and goes: %s", key, error)
+            self._drop(key)
+            return
+        if key in self._held:
+            self._held[key].ready = True
+            self._changed()
+
+    def _unload(self, key: str) -> None:
+        self._driver(key).forget_template(self._root / key)
+        self._held[key].ready = False
+
+    def _drop(self, key: str) -> None:
+        if key in self._held:
+            self._unload(key)
+            del self._held[key]
+        # Its record first: what is left of a removal that was interrupted is not whole.
+        files.remove_tree(self._root / key / "template.json")
+        steps.step("template.dropped")
+        files.remove_tree(self._root / key)
+
+    def _driver(self, key: str) -> CanFork:
+        driver = self._drivers[self._held[key].template.spec.driver]
+        assert isinstance(driver, CanFork)
+        return driver
+
+    def _kept(self) -> list[Kept]:
+        kept = []
+        for key, held in self._held.items():
+            disk_mib = files.used_mib(self._root / key)
+            kept.append(Kept(key, held.used, disk_mib, disk_mib if held.ready else 0))
+        return kept
+
+    def _read(self, directory: Path) -> Template | None:
+        """What a directory holds, if it is a whole template that is good for this host as it is."""
+        try:
+            text = files.read_limited(directory / "template.json", RECORD_LIMIT)
+            template = msgspec.json.decode(text, type=Template)
+            driver = self._drivers.get(template.spec.driver)
+            if not isinstance(driver, CanFork) or template.key != directory.name:
+                return None
+            same_image = self._images.get(template.spec.image).digest == template.spec.image_digest
+            basis = driver.template_basis(self._machine(template.spec))
+            return template if same_image and basis == template.basis else None
+        except (OSError, AtollError, msgspec.MsgspecError):
+            return None
+
+    def _count(self) -> int:
+        self._uses += 1
+        return self._uses
+
+
+def _as_nobody(machine: Machine, nobody: Machine) -> Machine:
+    """A machine without all that makes it somebody."""
+    return structs.replace(
+        machine,
+        ip=nobody.ip,
+        name=nobody.name,
+        instance_id=nobody.instance_id,
+        nic=nobody.nic,
+        directory=nobody.directory,
+        cgroup=nobody.cgroup,
+        uid=nobody.uid,
+        milli_cpus=nobody.milli_cpus,
+        serial=nobody.serial,
+    )

@@ -1,0 +1,160 @@
+"""Where a node gets certificates for the roles of its VMs. Effects: a signer process, or HTTPS.
+
+Issuers are given public keys and give certificates back. What a node shows them for that right stays with the
+node: no guest sees it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+import aiohttp
+import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    SSHCertificate,
+    load_ssh_public_identity,
+)
+from msgspec import Struct
+
+from atoll.errors import HostFailure, Malformed
+from atoll.identity import certificates, tls
+from atoll.identity.https import TIMEOUT_S, fetch
+from atoll.identity.roles import (
+    LIFETIME,
+    Algorithm,
+    Certificates,
+    KeyPair,
+    PublicKeys,
+    RoleCredentials,
+)
+from atoll.identity.signer import Answer, Request
+from atoll.model.vm import check_role
+from atoll.system import processes
+
+
+class RoleIssuer(Protocol):
+    """Every method may be called again: certificates are new each time."""
+
+    async def issue(self, role: str, holder: str, keys: Mapping[Algorithm, PublicKeys]) -> Answer:
+        """Certificates of a role for keys that `holder`, a VM, is given."""
+        ...
+
+
+class AuthorityIssuer:
+    """The small CA on this machine. Its key is read by a signer process, never by this one."""
+
+    def __init__(self, directory: Path, lifetime: timedelta = LIFETIME) -> None:
+        self._directory = directory
+        self._lifetime = lifetime
+
+    async def issue(self, role: str, holder: str, keys: Mapping[Algorithm, PublicKeys]) -> Answer:
+        request = Request(role, holder, dict(keys), int(self._lifetime.total_seconds()))
+        done = await processes.run(
+            (sys.executable, "-m", "atoll.identity.signer", str(self._directory)),
+            stdin=msgspec.json.encode(request),
+            timeout_s=TIMEOUT_S,
+        )
+        return msgspec.json.decode(done.stdout, type=Answer)
+
+
+class HttpsService(Struct, frozen=True):
+    """Where to ask, whom to believe, and what to show. `{role}` in a path stands for the role."""
+
+    url: str
+    ca: Path
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+class HttpsIssuer:
+    """Keymaster, or what speaks like it: `POST /certgen/<role>?type=x509|ssh`, the public key as a file."""
+
+    def __init__(self, service: HttpsService) -> None:
+        self._service = service
+
+    async def issue(self, role: str, holder: str, keys: Mapping[Algorithm, PublicKeys]) -> Answer:
+        made = {
+            algorithm: Certificates(
+                await self._ask(role, {"type": "x509", "addGroups": "true"}, public.pem),
+                await self._ask(role, {"type": "ssh"}, public.ssh),
+            )
+            for algorithm, public in keys.items()
+        }
+        return Answer(made, ca="", ssh_ca="")
+
+    async def _ask(self, role: str, query: dict[str, str], public: str) -> str:
+        service = self._service
+        form = aiohttp.FormData()
+        form.add_field("pubkeyfile", public.encode(), filename="key.pub")
+        answer = await fetch(
+            f"asking {service.url} for a certificate of role {role}",
+            # Read anew each time: whoever renews the node's certificate replaces its file.
+            tls.client_context(
+                service.ca, _for_role(service.certificate, role), _for_role(service.key, role)
+            ),
+            "POST",
+            f"{service.url.rstrip('/')}/certgen/{check_role(role)}",
+            query=query,
+            form=form,
+        )
+        return answer.decode(errors="replace")
+
+
+async def issue(
+    issuer: RoleIssuer, role: str, holder: str, keys: Mapping[Algorithm, KeyPair], now: datetime
+) -> RoleCredentials:
+    """What an issuer gives, after a look at it: for our keys, and good now."""
+    answer = await issuer.issue(role, holder, {algorithm: pair.public for algorithm, pair in keys.items()})
+    ends = [
+        _end(algorithm, answer.certificates.get(algorithm), pair.public, now)
+        for algorithm, pair in keys.items()
+    ]
+    return RoleCredentials(
+        role, keys, answer.certificates, now, min(ends), ca=answer.ca, ssh_ca=answer.ssh_ca
+    )
+
+
+def _end(algorithm: Algorithm, made: Certificates | None, public: PublicKeys, now: datetime) -> datetime:
+    """When the first of these certificates ends."""
+    if made is None:
+        raise HostFailure(f"the issuer gave no {algorithm} certificates")
+    x509 = certificates.from_pem(made.x509.encode())
+    pem = certificates.public_key(x509).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    ssh = _ssh_certificate(made.ssh)
+    line = ssh.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    if pem.decode() != public.pem or line != public.ssh:
+        raise HostFailure(f"the issuer gave {algorithm} certificates for another key")
+    end = min(x509.not_valid_after_utc, _moment(ssh.valid_before, x509.not_valid_after_utc))
+    if end <= now:
+        raise HostFailure(
+            f"the issuer gave {algorithm} certificates that have ended", hint="check the clocks"
+        )
+    return end
+
+
+def _ssh_certificate(line: str) -> SSHCertificate:
+    try:
+        found = load_ssh_public_identity(line.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise Malformed("reading an SSH certificate: not one line of an OpenSSH certificate") from error
+    if not isinstance(found, SSHCertificate):
+        raise Malformed("reading an SSH certificate: it is a bare key")
+    return found
+
+
+def _moment(seconds: int, latest: datetime) -> datetime:
+    """SSH writes "for ever" as a number that is no date."""
+    if seconds >= int(latest.timestamp()):
+        return latest
+    return datetime.fromtimestamp(seconds, latest.tzinfo)
+
+
+def _for_role(path: Path | None, role: str) -> Path | None:
+    return Path(str(path).replace("{role}", check_role(role))) if path is not None else None

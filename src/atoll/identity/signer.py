@@ -1,0 +1,92 @@
+"""`python -m atoll.identity.signer DIRECTORY`: signs one request for role certificates with the CA there.
+
+A process of its own for each request, so that the one that asks, the Hypervisor, never holds the CA's key.
+The request comes on standard input and holds public keys; certificates go to standard output. It signs roles
+and nothing else, and none for longer than a day.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from msgspec import Struct
+
+from atoll.errors import AtollError, Invalid, Malformed
+from atoll.identity.authority import Authority, locked
+from atoll.identity.certificates import UNREADABLE, PublicKey
+from atoll.identity.roles import MAX_LIFETIME, Algorithm, Certificates, PublicKeys, claims_of, subject_of
+from atoll.identity.ssh_authority import SshAuthority
+from atoll.model.vm import Role
+from atoll.system import clock
+
+MAX_REQUEST = 1 << 16
+
+
+class Request(Struct, frozen=True, forbid_unknown_fields=True):
+    """Certificates that are wanted, and what their SSH key ids are to say of the holder."""
+
+    role: Role
+    holder: str
+    keys: dict[Algorithm, PublicKeys]
+    lifetime_s: int
+
+
+class Answer(Struct, frozen=True):
+    certificates: dict[Algorithm, Certificates]
+    ca: str
+    ssh_ca: str
+
+
+def sign(authority: Authority, request: Request) -> Answer:
+    """All certificates of one request."""
+    lifetime = timedelta(seconds=request.lifetime_s)
+    if not timedelta(0) < lifetime <= MAX_LIFETIME:
+        raise Invalid("lifetime", str(lifetime), f"must be more than 0 and at most {MAX_LIFETIME}")
+    ssh = SshAuthority(authority.directory)
+    with locked(authority.directory):
+        ssh_ca = ssh.ensure()
+    key_id = f"{subject_of(request.role)} {request.holder}"[:256]
+    now = clock.now()
+    made = {
+        algorithm: Certificates(
+            authority.certify(claims_of(request.role), _public_key(keys.pem), lifetime).cert_pem.decode(),
+            ssh.sign(keys.ssh, [request.role], key_id, now=now, lifetime=lifetime),
+        )
+        for algorithm, keys in request.keys.items()
+    }
+    return Answer(made, authority.cert_pem.decode(), ssh_ca)
+
+
+def _public_key(pem: str) -> PublicKey:
+    try:
+        key = load_pem_public_key(pem.encode())
+    except UNREADABLE as error:
+        raise Malformed("reading a public key: not a PEM public key") from error
+    if not isinstance(key, PublicKey):
+        raise Malformed("reading a public key: neither ECDSA, Ed25519 nor RSA")
+    return key
+
+
+def main() -> int:
+    try:
+        data = sys.stdin.buffer.read(MAX_REQUEST + 1)
+        if len(data) > MAX_REQUEST:
+            raise Malformed(f"a request of more than {MAX_REQUEST} bytes")
+        try:
+            request = msgspec.json.decode(data, type=Request)
+        except msgspec.MsgspecError as error:
+            raise Malformed(f"a request that is not one: {error}".lower()) from None
+        answer = sign(Authority.open(Path(sys.argv[1])), request)
+    except AtollError as error:
+        sys.stderr.write(f"{error.brief}\n")
+        return error.exit_status
+    sys.stdout.buffer.write(msgspec.json.encode(answer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

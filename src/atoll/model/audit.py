@@ -1,0 +1,27 @@
+"""The audit log: who did what, to which, with which result. Pure value."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import Struct
+
+NODE_ITSELF = "atoll"
+"""Who did it when it was a rule of a VM and not somebody."""
+
+
+class AuditEntry(Struct, frozen=True, omit_defaults=True):
+    """One call that changes something, or that was denied."""
+
+    at: datetime
+    user: str
+    method: str
+    result: str
+    """`ok`, or the code of the error."""
+    target: str = ""
+    """The IP of a VM, or what else it was done to."""
+    name: str = ""
+    """The name of that VM then."""
+    brief: str = ""
+    """What the caller was told went wrong."""
+    elapsed_s: float = 0.0

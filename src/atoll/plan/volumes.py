@@ -1,0 +1,122 @@
+"""Where volumes go, and what may be done to them. Pure: (wanted, what there is) -> volumes.
+
+A node keeps volumes in stores: directories, several of which may share a file system and so its space. A volume
+counts with its whole size, however little of it is written yet: what was promised is there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from atoll.errors import Conflict, Invalid, NoCapacity, NotFound
+from atoll.model.size import show_mib
+from atoll.model.volume import (
+    MAX_VOLUMES,
+    ROOT,
+    FileSystem,
+    StoreInfo,
+    Volume,
+    VolumeSpec,
+    VolumeType,
+    find,
+    named,
+)
+
+
+class Space(Struct, frozen=True):
+    """A store: the file system that it is on, and what VMs may use of that."""
+
+    name: str
+    device: int
+    total_mib: int
+
+
+def total_mib(spaces: Iterable[Space]) -> int:
+    """Each file system once."""
+    return sum({space.device: space.total_mib for space in spaces}.values())
+
+
+def free_by_store(spaces: Sequence[Space], volumes: Iterable[Volume]) -> dict[str, int]:
+    """What is left for each store; those on one file system have the same left."""
+    device_of = {space.name: space.device for space in spaces}
+    used: Counter[int] = Counter()
+    for volume in volumes:
+        if volume.store in device_of:
+            used[device_of[volume.store]] += volume.size_mib
+    return {space.name: space.total_mib - used[space.device] for space in spaces}
+
+
+def store_infos(spaces: Sequence[Space], volumes: Iterable[Volume]) -> tuple[StoreInfo, ...]:
+    free = free_by_store(spaces, volumes)
+    return tuple(StoreInfo(space.name, space.total_mib, max(0, free[space.name])) for space in spaces)
+
+
+def place(
+    specs: Sequence[VolumeSpec], spaces: Sequence[Space], there: Sequence[Volume], own: Sequence[Volume] = ()
+) -> tuple[Volume, ...]:
+    """New volumes of a VM, each in the store that it names or else in the one with most room.
+
+    `there`: all volumes of the node; `own`: those that the VM has already.
+    """
+    if len(own) + len(specs) > MAX_VOLUMES + 1:
+        raise Invalid("volumes", f"{len(own) + len(specs) - 1} volumes", f"must be at most {MAX_VOLUMES}")
+    taken = [volume.name for volume in own]
+    for spec in specs:
+        if spec.name in taken:
+            raise Conflict(f"volume {spec.name}: there is one of this name", hint="choose another name")
+    placed: list[Volume] = []
+    for name, spec in zip(named(specs, taken), specs, strict=True):
+        store = ""
+        if spec.type is VolumeType.PERSISTENT:
+            store = choose_store(spec.size_mib, spec.store, spaces, [*there, *placed])
+        placed.append(Volume(spec.format, spec.size_mib, name, spec.fs, spec.type, store))
+    return tuple(placed)
+
+
+def choose_store(size_mib: int, pinned: str | None, spaces: Sequence[Space], there: Sequence[Volume]) -> str:
+    """The store for a volume of this size; of equal ones that with the fewest volumes."""
+    free = free_by_store(spaces, there)
+    if pinned is not None and pinned not in free:
+        raise NotFound(f"store {pinned!r}: not on this node", hint=f"there are: {', '.join(free) or 'none'}")
+    count = Counter(volume.store for volume in there)
+    candidates = [pinned] if pinned is not None else list(free)
+    best = max(candidates, key=lambda name: (free[name], -count[name]), default=None)
+    if best is None or free[best] < size_mib:
+        left = ", ".join(f"{name} {show_mib(max(0, free[name]))}" for name in candidates)
+        raise NoCapacity(
+            f"a volume of {show_mib(size_mib)}: no store has that much left: {left or 'there is no store'}",
+            hint="ask for less, or delete a volume; see: atoll node show",
+            details={"free": {name: free[name] for name in candidates}},
+        )
+    return best
+
+
+def reordered(volumes: Sequence[Volume], names: Sequence[str], vm: str) -> tuple[Volume, ...]:
+    """The same volumes in this order, behind the root. Every one of them has to be named."""
+    others = [volume.name for volume in volumes if volume.name != ROOT]
+    if sorted(names) != sorted(others):
+        raise Invalid(
+            "order",
+            " ".join(names),
+            f"must name each volume of VM {vm} once",
+            hint=f"it has: {' '.join(others) or 'none'}",
+        )
+    roots = [volume for volume in volumes if volume.name == ROOT]
+    return (*roots, *(find(volumes, name, vm) for name in names))
+
+
+def check_resize(volume: Volume, size_mib: int, vm: str) -> None:
+    """Whether a volume may get another size at all; how much of it is in use is found out later."""
+    if volume.type is VolumeType.MEMORY:
+        raise Conflict(
+            f"volume {volume.name} of VM {vm}: is in memory and made anew at every start",
+            hint="delete it, and add one of the other size",
+        )
+    if size_mib < volume.size_mib and volume.fs is not FileSystem.EXT4:
+        raise Conflict(
+            f"volume {volume.name} of VM {vm}: holds no ext4 file system, so cutting it may cut its content",
+            hint="add a smaller volume and copy what is on it",
+        )

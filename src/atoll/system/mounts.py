@@ -1,0 +1,150 @@
+"""Mounts in a mount namespace of their own, and user namespaces to map their owners. Makes both.
+
+What is mounted inside `private` is seen by the processes that are started there, and by nobody else. It goes
+with the last of them, so there is nothing to unmount, whoever is killed and when.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Struct
+
+from atoll.errors import HostFailure
+from atoll.system import host
+from atoll.system.failures import failing
+
+T = TypeVar("T")
+
+_CLONE_NEWNS = 0x00020000
+_MS_REC = 0x4000
+_MS_SLAVE = 0x80000
+_MNT_DETACH = 2
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_OPEN_TREE = 428
+_MOVE_MOUNT = 429
+_MOUNT_SETATTR = 442
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_F_EMPTY_PATH = 4
+_MOUNT_ATTR_IDMAP = 0x00100000
+
+# Tells that it is in its user namespace, then waits for the end of its input.
+_WAIT = "echo; read -r _"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class IdRange(Struct, frozen=True):
+    """Users and groups `inside`, `inside` + 1, … are `outside`, `outside` + 1, … on the host."""
+
+    inside: int
+    outside: int
+    count: int
+
+
+def private(function: Callable[[], T]) -> T:
+    """Run a function in a thread with mounts of its own; what it starts keeps them. Errors come through."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            with failing("making a mount namespace"):
+                _call("unshare", _CLONE_NEWNS)
+                # Slave: an unmount on the host still reaches us, and nothing of ours reaches the host.
+                _mount("none", Path("/"), "none", _MS_SLAVE | _MS_REC)
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=body, name="mounts")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def tmpfs(target: Path) -> None:
+    """An empty file system in memory, in place of what is there."""
+    with failing(f"mounting a tmpfs on {target}"):
+        _mount("tmpfs", target, "tmpfs", 0, "mode=0755")
+
+
+def overlay(target: Path, lower: Path, upper: Path, work: Path) -> None:
+    """`lower` with the changes in `upper`. `work` is on the same mount as `upper`."""
+    with failing(f"mounting an overlay on {target}"):
+        _mount("overlay", target, "overlay", 0, f"lowerdir={lower},upperdir={upper},workdir={work}")
+
+
+def unmount(target: Path) -> None:
+    with failing(f"unmounting {target}"):
+        _call("umount2", os.fsencode(target), _MNT_DETACH)
+
+
+def idmapped(source: Path, target: Path, user_namespace: int) -> None:
+    """A directory a second time; owners there are what the user namespace maps those on disk to."""
+    with failing(f"mapping the owners of {source}"):
+        tree = _syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(source), _OPEN_TREE_CLONE | os.O_CLOEXEC)
+        try:
+            change = struct.pack("QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
+            _syscall(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, change, len(change))
+            _syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
+        finally:
+            os.close(tree)
+
+
+@contextlib.contextmanager
+def user_namespace(ranges: Sequence[IdRange]) -> Iterator[int]:
+    """A descriptor of a user namespace with these users and groups, and nobody in it."""
+    argv = [str(host.require_tool("unshare")), "--user", "--", "/bin/sh", "-c", _WAIT]
+    lines = "".join(f"{one.inside} {one.outside} {one.count}\n" for one in ranges)
+    with (
+        failing("making a user namespace"),
+        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder,
+    ):
+        assert holder.stdout is not None
+        if not holder.stdout.readline():
+            raise HostFailure(
+                "making a user namespace: unshare refused",
+                hint="see: sysctl user.max_user_namespaces kernel.unprivileged_userns_clone",
+            )
+        for name in ("uid_map", "gid_map"):
+            Path(f"/proc/{holder.pid}/{name}").write_text(lines)
+        descriptor = os.open(f"/proc/{holder.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _mount(source: str, target: Path, kind: str, flags: int, options: str | None = None) -> None:
+    _call(
+        "mount",
+        source.encode(),
+        os.fsencode(target),
+        kind.encode(),
+        ctypes.c_ulong(flags),
+        None if options is None else options.encode(),
+    )
+
+
+def _syscall(number: int, *args: object) -> int:
+    return _call("syscall", ctypes.c_long(number), *args)
+
+
+def _call(name: str, *args: object) -> int:
+    result: int = getattr(_libc, name)(*args)
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

@@ -1,0 +1,214 @@
+"""Labs for kinds of machine that have the host's kernel. One guest for all: a shell that does as told."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from machine_labs import BRIDGE, PATIENCE_S, READY, BootFiles, Exits, Lab, machine_of, until
+
+from atoll.drivers.machine.base import Machine, MachineDriver
+from atoll.drivers.machine.docker.config import container_name
+from atoll.drivers.machine.docker.driver import DockerDriver
+from atoll.drivers.machine.lxc import record
+from atoll.drivers.machine.lxc.config import container_group
+from atoll.drivers.machine.lxc.driver import LxcDriver
+from atoll.images import cpio, tar
+from atoll.system import cgroups, namespaces, processes
+from atoll.system.links import Links
+
+Ask = Callable[[Path, str], bytes]
+
+_INIT = """#!/bin/busybox sh
+exec </dev/console >/dev/console 2>&1
+/bin/busybox stty -echo
+trap 'echo going down; exit 0' TERM PWR
+echo "guest ready"
+while :; do
+    read -r line || continue
+    case $line in
+        panic) echo panicking; exit 3 ;;
+        off) echo going down; exit 0 ;;
+        deaf) trap '' TERM PWR; echo "deaf now" ;;
+        *) echo "heard $line" ;;
+    esac
+done
+"""
+
+
+class Image(msgspec.Struct, frozen=True):
+    archive: Path
+    digest: str
+
+
+def make_image(directory: Path, init: str = _INIT) -> Image:
+    busybox = shutil.which("busybox")
+    assert busybox is not None
+    entries = [
+        cpio.regular_file("bin/busybox", Path(busybox).read_bytes(), 0o755),
+        cpio.symlink("bin/sh", "busybox"),
+        *(cpio.directory(name) for name in ("dev", "proc", "sys", "run", "tmp", "etc")),
+    ]
+    if init:
+        entries.append(cpio.regular_file("sbin/init", init.encode(), 0o755))
+    image = Image(directory / f"{secrets.token_hex(4)}.tar", secrets.token_hex(32))
+    image.archive.write_bytes(tar.archive(entries))
+    return image
+
+
+class ContainerLab(Lab):
+    """What the labs of both kinds have in common."""
+
+    def __init__(self, directory: Path, image: Image) -> None:
+        super().__init__(directory)
+        self.image = image
+        self.namespace = f"xkind-{secrets.token_hex(3)}"
+        self.group = self.namespace
+        namespaces.ensure(self.namespace)
+        with Links(self.namespace) as links:
+            links.ensure_bridge(BRIDGE, "02:00:00:00:00:01", 1500, ["10.9.0.1/24"])
+
+    async def close(self) -> None:
+        try:
+            await super().close()
+        finally:
+            cgroups.kill_all(self.group)
+            cgroups.remove(self.group)
+            namespaces.delete(self.namespace)
+
+    def make_machine(self, ip: str, directory: Path) -> Machine:
+        group = f"{self.group}/{ip}"
+        cgroups.ensure(group, cgroups.Limits(memory_mib=128, pids=64))
+        replace = msgspec.structs.replace
+        machine = machine_of(
+            ip, directory, BootFiles(Path("/none"), Path("/none")), group, f"xd{ip.rpartition('.')[2]}"
+        )
+        nic = replace(machine.nic, address=f"{ip}/24", gateway="10.9.0.1")
+        return replace(machine, nic=nic, rootfs=self.image.archive, image_digest=self.image.digest)
+
+    def traces(self, machine: Machine) -> set[str]:
+        with Links(self.namespace) as links:
+            ports = {f"link {name}" for name in links.names() if name == machine.nic.link}
+        running = {f"process {pid}" for pid in processes.processes_in(machine.cgroup)}
+        return super().traces(machine) | ports | running
+
+    def failing_starts(self, exits: Exits) -> list[tuple[MachineDriver, Machine]]:
+        machine = self.machine()
+        replace = msgspec.structs.replace
+        without_init = make_image(self.directory, init="")
+        garbage = self.directory / "garbage.tar"
+        garbage.write_bytes(b"not a tar archive, by any means" * 100)
+        broken = [
+            replace(machine, rootfs=self.directory / "missing", image_digest="1" * 64),
+            replace(machine, rootfs=garbage, image_digest="2" * 64),
+            replace(machine, rootfs=without_init.archive, image_digest=without_init.digest),
+            replace(machine, nic=replace(machine.nic, bridge="xdrvnone")),
+            replace(machine, cgroup=f"{self.group}/missing"),
+        ]
+        driver = self.driver(exits)
+        return [(driver, one) for one in broken]
+
+    async def booted(self, machine: Machine) -> None:
+        await self.until_boots(machine, 1)
+
+    async def until_boots(self, machine: Machine, count: int) -> None:
+        await until(lambda: self._log(machine).count(READY) >= count)
+
+    async def make_deaf(self, driver: MachineDriver, machine: Machine) -> None:
+        await self.tell(driver, machine, b"deaf\n")
+        await until(lambda: b"deaf now" in self._log(machine))
+
+    async def power_off_inside(self, driver: MachineDriver | None, machine: Machine) -> None:
+        await self.tell(driver, machine, b"off\n")
+        if driver is None:
+            await self.ended(machine)
+
+    async def panic(self, driver: MachineDriver | None, machine: Machine) -> None:
+        await self.tell(driver, machine, b"panic\n")
+        if driver is None:
+            await self.ended(machine)
+
+    async def end_process(self, driver: MachineDriver | None, machine: Machine) -> None:
+        init = self.init(machine)
+        processes.send_signal(init, signal.SIGKILL)
+        await processes.wait_gone(init, PATIENCE_S)
+        if driver is None:
+            await self.ended(machine)
+
+    async def tell(self, driver: MachineDriver | None, machine: Machine, line: bytes) -> None:
+        """Type a line, as whoever is there, and wait until the guest has reacted."""
+        teller = driver or self.make_driver(Exits())
+        size = len(self._log(machine))
+        console = await teller.console(machine)  # type: ignore[attr-defined]
+        await console.write(line)
+        await until(lambda: len(self._log(machine)) > size)
+        await console.close()
+        if driver is None:
+            await teller.close()
+
+    def init(self, machine: Machine) -> processes.Pid:
+        """Process 1 of the container."""
+        raise NotImplementedError
+
+    async def ended(self, machine: Machine) -> None:
+        """Wait until all of it has gone, while no agent is there."""
+        raise NotImplementedError
+
+    def _log(self, machine: Machine) -> bytes:
+        return (machine.directory / "console.log").read_bytes()
+
+
+class LxcLab(ContainerLab):
+    kept = frozenset({"file console.log", "file disk"})
+
+    def make_driver(self, exits: Exits) -> LxcDriver:
+        return LxcDriver(exits, self.directory / "roots", namespace=self.namespace)
+
+    def init(self, machine: Machine) -> processes.Pid:
+        for pid in processes.processes_in(container_group(machine)):
+            if Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].split("\n")[0].endswith("\t1"):
+                found = processes.identify(pid)
+                assert found is not None
+                return found
+        raise AssertionError("there is no init")
+
+    async def ended(self, machine: Machine) -> None:
+        known = record.read(machine)
+        assert known is not None
+        await processes.wait_gone(known.process(), PATIENCE_S)
+
+
+class DockerLab(ContainerLab):
+    """`ask` is a way to look at what the engine holds that is not the driver's own."""
+
+    def __init__(self, directory: Path, image: Image, socket: Path, ask: Ask) -> None:
+        super().__init__(directory, image)
+        self.socket = socket
+        self._ask = ask
+
+    def make_driver(self, exits: Exits) -> DockerDriver:
+        return DockerDriver(self.socket, exits, namespace=self.namespace)
+
+    def traces(self, machine: Machine) -> set[str]:
+        listed = json.loads(self._ask(self.socket, "/containers/json?all=1"))
+        name = f"/{container_name(machine)}"
+        found = {f"container {one['Names'][0]} {one['State']}" for one in listed if name in one["Names"]}
+        return super().traces(machine) | found
+
+    def state(self, machine: Machine) -> dict[str, object]:
+        answer = self._ask(self.socket, f"/containers/{container_name(machine)}/json")
+        state: dict[str, object] = json.loads(answer)["State"]
+        return state
+
+    def init(self, machine: Machine) -> processes.Pid:
+        found = processes.identify(int(str(self.state(machine)["Pid"])))
+        assert found is not None
+        return found
+
+    async def ended(self, machine: Machine) -> None:
+        await until(lambda: not self.state(machine)["Running"])

@@ -1,0 +1,312 @@
+"""A cloud whose agents are killed, and what there is of it on the host: the invariants that must hold afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from atoll.api import hypervisor as api
+from atoll.api.client import Client
+from atoll.identity.tls import client_context
+from atoll.images.store import ImageStore
+from atoll.model.image import DirectBoot
+from atoll.model.network import Address, Subnet, mac_for
+from atoll.model.vm import VM, VmSpec, VmState
+from atoll.plan.firewall import link_for
+from atoll.system import cgroups, namespaces, processes
+from atoll.system.links import Links
+
+PORT = 6976
+SERVING_S = 30.0
+SUBNETS = {"lan": "10.77.0.0/24", "lab": "10.78.0.0/24"}
+FIRST = {"lan": 6, "lab": 4}
+"""How many addresses the node is given to begin with: few, so that a lost one is missed soon."""
+
+
+FEW_TEMPLATES = {"templates": 2, "hot_pool": 0}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "pool": {"hot_pool": 2},
+    "cold": {"templates": 0},
+    "both": {"templates": 0, "drivers": ["qemu", "sim"]},
+}
+"""What agents are told, by what it is good for."""
+
+
+@dataclass
+class Agent:
+    """One agent's process."""
+
+    pid: int
+    pidfd: int | None
+
+    def dead(self, timeout_s: float = 0.0) -> bool:
+        if self.pidfd is None:
+            return True
+        if not select.select([self.pidfd], [], [], timeout_s)[0]:
+            return False
+        os.close(self.pidfd)
+        self.pidfd = None
+        return True
+
+    def end(self) -> None:
+        """SIGTERM: it lets go of everything, and ends."""
+        if self.pidfd is not None:
+            signal.pidfd_send_signal(self.pidfd, signal.SIGTERM)
+            assert self.dead(20), f"agent {self.pid} does not end"
+
+    def kill(self) -> None:
+        if self.pidfd is not None:
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            assert self.dead(10), f"agent {self.pid} outlives SIGKILL"
+
+
+@dataclass
+class Tally:
+    """What was done to the agents, for docs/reliability.md."""
+
+    schedules: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    full_disks: Counter[str] = field(default_factory=Counter)
+    operations: Counter[str] = field(default_factory=Counter)
+    acknowledged: int = 0
+    recoveries: int = 0
+    slowest_recovery_s: float = 0.0
+    seconds: float = 0.0
+
+
+class Lab:
+    """A node of one kind of machine. `agent` is the one that runs now, if one does."""
+
+    def __init__(self, cloud: Any, kind: str) -> None:
+        self.cloud = cloud
+        self.kind = kind
+        self.tally = Tally()
+        self.state: Path = cloud.directory / "node"
+        self.log: Path = cloud.directory / "faults.log"
+        self._nursery: subprocess.Popen[str] | None = None
+        self._agent: Agent | None = None
+        client = cloud.directory / "client"
+        self._tls = client_context(client / "ca.pem", client / "user.pem", client / "user.key")
+        self.given: dict[str, set[str]] = {subnet: set() for subnet in SUBNETS}
+
+    # --- agents
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Lab]:
+        """With nothing in it but two subnets and a few addresses."""
+        self._write_configs()
+        program = [sys.executable, str(Path(__file__).with_name("nursery.py"))]
+        with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as nursery:
+            self._nursery = nursery
+            try:
+                self._furnish()
+                yield self
+            finally:
+                if self._agent is not None:
+                    self._agent.kill()
+                assert nursery.stdin is not None
+                nursery.stdin.close()
+
+    def start(self, fault: str = "", config: str = "plain") -> Agent:
+        """A new agent with this fault in it; the one before it is gone."""
+        assert self._agent is None or self._agent.dead()
+        nursery = self._nursery
+        assert nursery is not None
+        assert nursery.stdin is not None
+        assert nursery.stdout is not None
+        nursery.stdin.write(f"{self._config(config)}\t{self.log}\t{fault}\n")
+        nursery.stdin.flush()
+        pid = int(nursery.stdout.readline())
+        try:
+            agent = Agent(pid, os.pidfd_open(pid))
+        except ProcessLookupError:
+            agent = Agent(pid, None)
+        self._agent = agent
+        return agent
+
+    def serving(self, agent: Agent) -> bool:
+        """Whether it came as far as answering."""
+        until = time.monotonic() + SERVING_S
+        while not agent.dead():
+            with contextlib.suppress(OSError):
+                socket.create_connection((self.cloud.address, PORT), timeout=5).close()
+                return not agent.dead()
+            assert time.monotonic() < until, f"the agent does not serve: {self.last_words()}"
+            time.sleep(0.005)
+        return False
+
+    def recovered(self, config: str = "plain") -> Agent:
+        """A new agent without a fault, which serves."""
+        began = time.monotonic()
+        agent = self.start(config=config)
+        assert self.serving(agent), f"the node does not start any more: {self.last_words()}"
+        self.tally.recoveries += 1
+        self.tally.slowest_recovery_s = max(self.tally.slowest_recovery_s, time.monotonic() - began)
+        return agent
+
+    def empty(self) -> None:
+        """Nothing of any VM, and no agent."""
+        if self._agent is not None:
+            self._agent.kill()
+        agent = self.recovered("both" if self.kind == "qemu" else "plain")
+        with self.client() as client:
+            for vm in client.call(api.VM_LIST):
+                client.call(api.VM_DESTROY, {"vm": vm.ip})
+        agent.kill()
+        self.tally = Tally()
+
+    def create(self, client: Client, name: str, *, driver: str = "", subnet: str = "lan") -> VM:
+        """A VM that has been started."""
+        driver = driver or self.kind
+        image, memory_mib = ("appliance", 128) if driver == "qemu" else ("tiny", 32)
+        spec = VmSpec(name, image, driver=driver, memory_mib=memory_mib, milli_cpus=20, subnet=subnet)
+        *_, last = client.stream(api.VM_CREATE, body=api.CreateVm(spec, b"#!secret", api.Wait("started", 30)))
+        vm: VM = last.result
+        return vm
+
+    def client(self, timeout_s: float = 30) -> Client:
+        return Client([(self.cloud.address, PORT)], self._tls, timeout_s=timeout_s)
+
+    def last_words(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+
+    def _config(self, name: str) -> Path:
+        return Path(self.cloud.directory / f"faults-{name}.json")
+
+    def _write_configs(self) -> None:
+        told = json.loads((self.cloud.directory / "agent.json").read_text())
+        told.pop("roles", None)
+        told |= {"drivers": [self.kind], "memory_reserve_mib": 64, "disk_reserve_mib": 64, **FEW_TEMPLATES}
+        for name, more in CONFIGS.items():
+            self._config(name).write_text(json.dumps(told | more))
+        self._add_images()
+
+    def _add_images(self) -> None:
+        store = ImageStore(self.cloud.directory / "images")
+        blank = self.cloud.directory / "blank"
+        blank.write_bytes(b"x")
+        for name, forkable in (("tiny", False), ("twin", True)):
+            store.add(
+                name,
+                kinds=("sim",),
+                boot=DirectBoot("kernel", "initrd"),
+                files={"kernel": blank, "initrd": blank},
+                min_memory_mib=16,
+                ready="started",
+                forkable=forkable,
+            )
+
+    def _furnish(self) -> None:
+        shutil.rmtree(self.state)
+        agent = self.recovered()
+        with self.client() as client:
+            for subnet, cidr in SUBNETS.items():
+                gateway = str(ipaddress.IPv4Network(cidr)[1])
+                client.call(api.NODE_ADD_SUBNET, body=Subnet(subnet, cidr, gateway))
+                for number in range(FIRST[subnet]):
+                    self.add_address(client, subnet, number)
+        agent.kill()
+
+    def address(self, subnet: str, number: int) -> str:
+        return str(ipaddress.IPv4Network(SUBNETS[subnet])[10 + number])
+
+    def add_address(self, client: Client, subnet: str, number: int) -> None:
+        ip = self.address(subnet, number)
+        client.call(api.NODE_ADD_ADDRESS, body=api.AddAddress(subnet, (Address(ip, mac_for(ip)),)))
+        self.given[subnet].add(ip)
+
+    # --- what there is
+
+    def on_disk(self) -> dict[str, dict[str, Any]]:
+        """The records by the name of their VM, as an agent that was killed left them."""
+        found = {}
+        for path in self.state.glob("vms/*/vm.json"):
+            record = json.loads(path.read_text())
+            found[record["vm"]["name"]] = record
+        return found
+
+    def check(self, maybe_given: dict[str, set[str]] | None = None) -> dict[str, VM]:
+        """Everything that must hold while nothing is under way; the VMs by name."""
+        with self.client() as client:
+            listed, node = client.call(api.VM_LIST), client.call(api.NODE_SHOW)
+        vms = {vm.name: vm for vm in listed}
+        assert len(vms) == len(listed), "two VMs of one name"
+        self._check_addresses(listed, node, maybe_given or {})
+        self._check_disk(listed)
+        self._check_host(listed)
+        return vms
+
+    def _check_addresses(self, listed: tuple[VM, ...], node: Any, maybe: dict[str, set[str]]) -> None:
+        held = Counter(vm.ip for vm in listed)
+        macs = Counter(vm.mac for vm in listed)
+        assert all(count == 1 for count in (*held.values(), *macs.values())), f"doubled: {held} {macs}"
+        for pool in node.pools:
+            subnet = pool.subnet.id
+            free = [address.ip for address in pool.free]
+            mine = {vm.ip for vm in listed if vm.subnet == subnet}
+            assert len(free) == len(set(free)), f"free twice: {free}"
+            assert not mine & set(free), f"free and held: {mine & set(free)}"
+            arrived = (mine | set(free)) & maybe.get(subnet, set())
+            self.given[subnet] |= arrived
+            assert mine | set(free) == self.given[subnet], "given is not free and held"
+            assert pool.used == len(mine)
+
+    def _check_disk(self, listed: tuple[VM, ...]) -> None:
+        records = {path.parent.name: path for path in self.state.glob("vms/*/vm.json")}
+        assert {path.name for path in (self.state / "vms").iterdir()} == {vm.ip for vm in listed}
+        for vm in listed:
+            kept = json.loads(records[vm.ip].read_text())["vm"]
+            assert (kept["name"], kept["state"], kept["tags"]) == (vm.name, vm.state, vm.tags)
+        assert list((self.state / "trash").iterdir()) == [], "something is left in the trash"
+        assert [str(path) for path in self.state.rglob(".*.tmp")] == [], "half a write is left"
+        volumes = {str(path.relative_to(self.state / "volumes")) for path in self.state.glob("volumes/*/*")}
+        named = {f"{vm.ip}/{volume.file}" for vm in listed for volume in vm.volumes if volume.store}
+        assert volumes == named, "volumes are left or lost"
+        for template in self.state.glob("templates/*"):
+            assert (template / "template.json").exists(), f"half a template is left: {template}"
+
+    def _check_host(self, listed: tuple[VM, ...]) -> None:
+        running = {vm.ip for vm in listed if vm.state is VmState.RUNNING}
+        links = {link_for(ip) for ip in running}
+        assert self.chains() == links, "firewall chains do not fit the VMs that run"
+        assert self.neighbours() == running, "neighbours do not fit the VMs that run"
+        qemus = {vm.ip for vm in listed if vm.state is VmState.RUNNING and vm.driver == "qemu"}
+        assert cgroups.children(f"atoll/{self.cloud.facts['id']}") == qemus, (
+            "cgroups do not fit the VMs that run"
+        )
+        with Links(self.cloud.namespace) as here:
+            taps = {name for name in here.names() if name.startswith("at-")}
+        assert taps == {link_for(ip) for ip in qemus}, "taps do not fit the VMs that run"
+        for ip in qemus:
+            assert len(processes.processes_in(self.cloud.group(ip))) == 1
+
+    def chains(self) -> set[str]:
+        listed = self._inside("nft", "-j", "list", "chains", "bridge")
+        chains = (item.get("chain", {}) for item in json.loads(listed)["nftables"])
+        names = (chain["name"] for chain in chains if chain.get("table") == "atoll")
+        return {name.removeprefix("vm-") for name in names if name.startswith("vm-")}
+
+    def neighbours(self) -> set[str]:
+        lines = self._inside("ip", "-4", "neighbour", "show", "nud", "permanent").splitlines()
+        return {line.split()[0] for line in lines}
+
+    def _inside(self, *command: str) -> str:
+        return namespaces.inside(
+            self.cloud.namespace,
+            lambda: subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout,
+        )

@@ -1,0 +1,68 @@
+"""Whatever the agent is doing when it is killed or the disk is full: nothing is left, lost or doubled."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from atoll.system.steps import STEPS
+
+SCHEDULES = int(os.environ.get("ATOLL_FAULT_SCHEDULES", "120"))
+SEED = int(os.environ.get("ATOLL_FAULT_SEED", "7"))
+TRIES = 8
+OF_SIM = frozenset(name for name in STEPS if not name.startswith("qemu."))
+REAL = ("create", "launch", "qemu", "start", "stop", "halt", "destroy", "discard", "fork", "recovery")
+OF_QEMU = tuple(sorted(name for name in STEPS if name.partition(".")[0] in REAL))
+
+
+def play(
+    node: Any, schedules: ModuleType, faults: Sequence[str], must: frozenset[str], extra: int
+) -> dict[str, Any]:
+    """Run the schedules, and those that are needed for every step to be struck; then one agent to look at it all."""
+    began = time.monotonic()
+    player = schedules.Player(node, SEED)
+    struck: set[str] = set()
+    number = 0
+
+    def run(fault: str) -> None:
+        nonlocal number
+        number += 1
+        with schedules.told(SEED, number, fault):
+            if player.run(fault, extra):
+                struck.add(fault.partition(":")[0])
+
+    for fault in faults:
+        run(fault)
+    for _ in range(TRIES):
+        for name in sorted(must - struck):
+            run(f"{name}:1")
+    assert struck >= must, f"never struck: {sorted(must - struck)}"
+    with schedules.told(SEED, number, "the last recovery"):
+        left = node.on_disk()
+        node.recovered()
+        player.settle(left)
+        player.leave_nothing()
+    node.tally.seconds = round(time.monotonic() - began, 1)
+    return dataclasses.asdict(node.tally)
+
+
+@pytest.mark.timeout(60 + SCHEDULES * 2)
+def test_simulated_machines_survive_a_fault_at_every_step(
+    sim_node: Any, schedules: ModuleType, note: Callable[[str, Any], None]
+) -> None:
+    faults = [fault for fault, _ in zip(schedules.faults(OF_SIM, SEED), range(SCHEDULES), strict=False)]
+    note("sim", play(sim_node, schedules, faults, OF_SIM, extra=3))
+
+
+def test_real_guests_survive_an_agent_that_is_killed_at_every_step(
+    qemu_node: Any, schedules: ModuleType, note: Callable[[str, Any], None]
+) -> None:
+    schedules.with_template(qemu_node)
+    must = frozenset(OF_QEMU)
+    note("qemu", play(qemu_node, schedules, [f"{name}:1" for name in OF_QEMU], must, extra=0))

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from atoll.api.changes import ChangeVm
+from atoll.cli.main import parser_for
+from atoll.cli.vm_change import change_request
+from atoll.cli.vm_policies import parse_volume
+from atoll.errors import AtollError, Invalid, Malformed
+from atoll.model.vm import ConsoleKind, MachineType, RestartPolicy
+from atoll.model.volume import FileSystem, VolumeFormat, VolumeSpec, VolumeType
+
+NOW = datetime(2024, 5, 1, 12, tzinfo=UTC)
+
+
+def request(*argv: str) -> ChangeVm:
+    return change_request(parser_for(["vm"]).parse_args(["vm", "change", "web", *argv]), NOW)
+
+
+@pytest.mark.parametrize(
+    ("argv", "change"),
+    [
+        (["--hostname", "web2"], ChangeVm(name="web2")),
+        (["--name", "web2"], ChangeVm(name="web2")),
+        (["--memory", "2GiB", "--cpus", "1.5"], ChangeVm(memory_mib=2048, milli_cpus=1500)),
+        (["--machine-type", "q35"], ChangeVm(machine_type=MachineType.Q35)),
+        (["--console", "vnc"], ChangeVm(console=ConsoleKind.VNC)),
+        (["--tag", "a=b", "--tag", "c=", "--untag", "d"], ChangeVm(tags={"a": "b", "c": "", "d": None})),
+        (["--owner-user", "ann", "--owner-user", "bob"], ChangeVm(owner_users=("ann", "bob"))),
+        (["--owner-group", "ops"], ChangeVm(owner_groups=("ops",))),
+        (["--subnet", "dmz"], ChangeVm(subnet="dmz")),
+        (["--previous-user-data"], ChangeVm(previous_user_data=True)),
+        (["--restart", "always"], ChangeVm(restart=RestartPolicy.ALWAYS)),
+        (["--protect"], ChangeVm(protected=True)),
+        (["--no-protect"], ChangeVm(protected=False)),
+        (["--no-destroy-on-power-down"], ChangeVm(destroy_on_power_down=False)),
+        (["--expires", "2h"], ChangeVm(expires_at=NOW + timedelta(hours=2))),
+        (["--expires", "never"], ChangeVm(expires_at=None)),
+    ],
+)
+def test_what_is_typed_is_what_is_asked_for_and_nothing_else(argv: list[str], change: ChangeVm):
+    assert request(*argv) == change
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ([], "nothing to change is given"),
+        (["--memory", "lots"], "is not a size"),
+        (["--hostname", "../x"], "name"),
+        (["--tag", "a=1", "--untag", "a"], "is set and removed at once"),
+        (["--expires", "tomorrow"], "is not a duration"),
+        (["--user-data", "f", "--previous-user-data"], "not allowed with"),
+        (["--restart", "sometimes"], "there is none of that name"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_sent(argv: list[str], says: str):
+    with pytest.raises((Invalid, Malformed), match=says):
+        request(*argv)
+
+
+def test_user_data_is_read_from_its_file(tmp_path):
+    (tmp_path / "data").write_bytes(b"\x00\xff")
+    assert request("--user-data", str(tmp_path / "data")).user_data == b"\x00\xff"
+
+
+def test_a_volume_is_written_as_its_settings():
+    text = "size=2GiB,name=data,format=qcow2,fs=ext4,type=persistent,store=fast"
+    assert parse_volume(text) == VolumeSpec(
+        2048, "data", VolumeFormat.QCOW2, FileSystem.EXT4, VolumeType.PERSISTENT, "fast"
+    )
+    assert parse_volume("size=1GiB") == VolumeSpec(1024)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1GiB", "is not KEY=VALUE"),
+        ("name=data", "has no size"),
+        ("size=1GiB,size=2GiB", "size is given twice"),
+        ("size=1GiB,colour=red", "volume setting 'colour'"),
+        ("size=1GiB,fs=ntfs", "fs 'ntfs'"),
+        ("size=1GiB,name=root", "is the root's own name"),
+        ("size=1GiB,type=memory,format=qcow2", "is always raw"),
+        ("size=0", "size_mib 0"),
+    ],
+)
+def test_a_volume_that_makes_no_sense_is_refused(text: str, says: str):
+    with pytest.raises(AtollError, match=says):
+        parse_volume(text)

@@ -1,0 +1,107 @@
+"""What a Docker Engine is told of a machine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from atoll.drivers.machine.base import Machine, Nic
+from atoll.drivers.machine.docker import config
+from atoll.model.vm import MachineType
+
+NIC = Nic(
+    link="at-0a010005",
+    bridge="br-default",
+    mac="52:54:0a:01:00:05",
+    mtu=1400,
+    address="10.1.0.5/24",
+    gateway="10.1.0.1",
+    dns=("10.1.0.2",),
+    domain="example.org",
+)
+MACHINE = Machine(
+    ip="10.1.0.5",
+    name="web",
+    instance_id="i-1",
+    machine_type=MachineType.AUTO,
+    memory_mib=128,
+    vcpus=1,
+    kernel=Path("/none"),
+    initrd=Path("/none"),
+    cmdline="",
+    nic=NIC,
+    directory=Path("/state/vms/10.1.0.5"),
+    cgroup="atoll/3fa2b1/10.1.0.5",
+    uid=0,
+    image_digest="ab" * 32,
+    milli_cpus=250,
+)
+
+
+def limits(cgroup_driver: str = "cgroupfs") -> dict[str, Any]:
+    host: dict[str, Any] = config.container_body(MACHINE, cgroup_driver=cgroup_driver)["HostConfig"]
+    return host
+
+
+def test_a_container_is_named_by_cloud_and_ip_in_characters_that_engines_take() -> None:
+    assert config.container_name(MACHINE) == "atoll-3fa2b1-10.1.0.5"
+    assert re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+", config.container_name(MACHINE))
+
+
+def test_a_container_is_found_again_by_the_cloud_that_it_belongs_to() -> None:
+    group = config.labels(MACHINE)[config.LABEL]
+    assert config.is_of("atoll/3fa2b1", group)
+    assert not config.is_of("atoll/3fa2b", group)
+    assert not config.is_of("atoll/3fa2b1/10.1.0.5", group)
+
+
+def test_it_gets_few_rights_and_can_gain_none() -> None:
+    host = limits()
+    assert host["CapDrop"] == ["ALL"]
+    assert not set(host["CapAdd"]) & {"NET_ADMIN", "NET_RAW", "SYS_ADMIN", "MKNOD", "SYS_PTRACE"}
+    assert host["SecurityOpt"] == ["no-new-privileges"]
+    assert host["Privileged"] is False
+    assert (host["NetworkMode"], host["RestartPolicy"]) == ("none", {"Name": "no"})
+
+
+def test_its_memory_processes_and_log_are_limited() -> None:
+    host = limits()
+    assert host["Memory"] == host["MemorySwap"] == 128 * 1024 * 1024
+    assert host["PidsLimit"] == config.MAX_PROCESSES
+    assert host["LogConfig"]["Config"].keys() == {"max-size", "max-file"}
+
+
+def test_it_is_below_the_group_of_its_vm_and_has_no_quota_beside_that_group() -> None:
+    host = limits()
+    assert host["CgroupParent"] == "/atoll/3fa2b1/10.1.0.5"
+    assert "NanoCpus" not in host
+
+
+def test_under_systemd_it_has_its_share_by_itself() -> None:
+    host = limits("systemd")
+    assert "CgroupParent" not in host
+    assert host["NanoCpus"] == 250_000_000
+
+
+@pytest.mark.parametrize(
+    ("nic", "routes"),
+    [
+        (NIC, [("0.0.0.0/0", "10.1.0.1")]),
+        (structs.replace(NIC, gateway=""), [("169.254.169.254/32", None)]),
+        (structs.replace(NIC, address="10.1.0.5/32"), [("10.1.0.1/32", None), ("0.0.0.0/0", "10.1.0.1")]),
+    ],
+)
+def test_its_routes_lead_to_the_gateway_or_to_the_metadata_service_alone(
+    nic: Nic, routes: list[tuple[str, str | None]]
+) -> None:
+    assert config.routes(nic) == routes
+
+
+def test_no_key_that_people_type_ends_a_console() -> None:
+    keys = config.DETACH_KEYS.split(",")
+    assert len(keys) == 8
+    assert not set(keys) & {"ctrl-a", "ctrl-c", "ctrl-d", "ctrl-p", "ctrl-q", "ctrl-]"}

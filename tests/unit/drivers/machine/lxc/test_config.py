@@ -1,0 +1,105 @@
+"""What LXC is told of a machine."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from atoll.drivers.machine.base import Machine, Nic
+from atoll.drivers.machine.lxc import config
+from atoll.model.vm import MachineType
+
+MACHINE = Machine(
+    ip="10.1.0.5",
+    name="web",
+    instance_id="i-1",
+    machine_type=MachineType.AUTO,
+    memory_mib=128,
+    vcpus=1,
+    kernel=Path("/none"),
+    initrd=Path("/none"),
+    cmdline="",
+    nic=Nic(link="at-0a010005", bridge="br-default", mac="52:54:0a:01:00:05", mtu=1400),
+    directory=Path("/state/vms/10.1.0.5"),
+    cgroup="atoll/3fa2b1/10.1.0.5",
+    uid=0,
+)
+
+
+def settings() -> dict[str, list[str]]:
+    text = config.container_config(
+        MACHINE,
+        console_log=Path("/log"),
+        seccomp=Path("/seccomp"),
+        plug=Path("/a place/plug"),
+        init="/sbin/init",
+        apparmor="unconfined",
+    )
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(" = ")
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def test_a_container_is_told_its_name_its_root_and_its_groups() -> None:
+    told = settings()
+    assert told["lxc.uts.name"] == ["web"]
+    assert told["lxc.rootfs.path"] == ["dir:/mnt/root"]
+    assert told["lxc.cgroup.dir.container"] == ["atoll/3fa2b1/10.1.0.5/container"]
+    assert told["lxc.cgroup.dir.monitor"] == ["atoll/3fa2b1/10.1.0.5/monitor"]
+
+
+def test_users_and_groups_inside_are_a_range_of_its_own_outside() -> None:
+    ids = config.id_range(MACHINE.ip)
+    assert settings()["lxc.idmap"] == [f"{kind} 0 {ids.outside} 65536" for kind in "ug"]
+    assert ids.outside >= config.FIRST_ID
+
+
+@given(st.ip_addresses(v=4))
+def test_every_range_is_whole_and_holds_no_id_that_means_none(ip: object) -> None:
+    ids = config.id_range(str(ip))
+    assert ids.outside >= config.FIRST_ID
+    assert ids.outside + ids.count <= 2**32 - 2**16
+
+
+def test_no_two_containers_of_a_network_share_a_range() -> None:
+    hosts = [str(host) for host in IPv4Network("10.1.0.0/17").hosts()]
+    assert len({config.id_range(ip).outside for ip in hosts}) == len(hosts)
+
+
+def test_the_same_host_number_in_other_networks_gives_other_ranges() -> None:
+    ranges = {config.id_range(f"10.{number}.0.5").outside for number in range(256)}
+    assert len(ranges) == 256
+
+
+def test_ids_on_disk_are_those_that_the_container_sees() -> None:
+    own, kernel = config.disk_ranges(MACHINE.ip)
+    assert own == config.id_range(MACHINE.ip)
+    # The kernel works as the host's root, whose files no id of the container's may be.
+    assert (kernel.outside, kernel.count) == (0, 1)
+    assert kernel.inside == own.inside + own.count
+
+
+def test_its_link_is_made_by_a_script_in_the_form_of_the_firewalls_port() -> None:
+    assert settings()["lxc.net.0.type"] == ["empty"]
+    assert settings()["lxc.hook.start-host"] == ["/bin/sh '/a place/plug'"]
+    made = "ip link add at-0a010005 mtu 1400 master br-default type veth peer name eth0 address 52:54:0a:01:00:05"
+    assert f'{made} mtu 1400 netns "$LXC_PID"' in config.plug_script(MACHINE.nic)
+
+
+def test_a_bridge_with_a_strange_name_is_no_command() -> None:
+    nic = structs.replace(MACHINE.nic, bridge="$(reboot)")
+    assert "master '$(reboot)' type" in config.plug_script(nic)
+
+
+def test_what_is_dangerous_is_denied_in_a_form_that_lxc_reads() -> None:
+    version, kind, architectures, *calls = config.seccomp_profile().splitlines()
+    assert (version, kind, architectures) == ("2", "denylist", "[all]")
+    assert {"bpf errno 38", "kexec_load errno 38", "init_module errno 38"} <= set(calls)
+    # A container with an init of its own needs these.
+    assert not {line.split()[0] for line in calls} & {"mount", "reboot", "clone", "unshare"}

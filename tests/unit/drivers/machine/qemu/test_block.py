@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from atoll.drivers.machine.base import Disk, Machine, Nic
+from atoll.drivers.machine.qemu.block import (
+    SPARE_PORTS,
+    block_device,
+    device_of,
+    disk_args,
+    first_free,
+    port_device,
+    sets_of,
+)
+from atoll.model.vm import MachineType
+
+DATA = Disk("data", 64, "qcow2", Path("/volumes/10.1.0.5/data.qcow2"))
+SCRATCH = Disk("my-scratch", 8)
+MACHINE = Machine(
+    ip="10.1.0.5",
+    name="web",
+    instance_id="i-1",
+    machine_type=MachineType.AUTO,
+    memory_mib=128,
+    vcpus=1,
+    kernel=Path("/none"),
+    initrd=Path("/none"),
+    cmdline="",
+    nic=Nic(link="vm5", bridge="br0", mac="02:00:0a:01:00:05", mtu=1500),
+    directory=Path("/state"),
+    cgroup="none",
+    uid=60005,
+    disks=(DATA, SCRATCH),
+)
+
+
+def test_each_disk_is_behind_a_port_of_its_own_and_some_are_free():
+    args = disk_args(MACHINE, MachineType.Q35, (20, 21))
+    assert args[: 2 * (2 + SPARE_PORTS)].count("-device") == 2 + SPARE_PORTS
+    assert args[-12:] == [
+        "-add-fd", "fd=20,set=16,opaque=data",
+        "-blockdev",
+        '{"driver": "qcow2", "node-name": "node-data", "discard": "unmap", "file": {"driver": "file", '
+        '"filename": "/dev/fdset/16", "discard": "unmap"}}',
+        "-device",
+        '{"driver": "virtio-blk-pci", "id": "disk0-data", "bus": "port0", "drive": "node-data", "serial": "data"}',
+        "-add-fd", "fd=21,set=17,opaque=my-scratch",
+        "-blockdev",
+        '{"driver": "raw", "node-name": "node-my-scratch", "discard": "unmap", "file": {"driver": "file", '
+        '"filename": "/dev/fdset/17", "discard": "unmap"}}',
+        "-device",
+        '{"driver": "virtio-blk-pci", "id": "disk1-my-scratch", "bus": "port1", "drive": "node-my-scratch", '
+        '"serial": "my-scratch"}',
+    ]  # fmt: skip
+
+
+def test_no_path_of_the_host_is_told():
+    assert "/volumes" not in " ".join(disk_args(MACHINE, MachineType.Q35, (20, 21)))
+
+
+def test_a_microvm_has_its_disks_and_no_ports():
+    args = disk_args(MACHINE, MachineType.MICROVM, (20, 21))
+    devices = [
+        json.loads(value) for option, value in zip(args, args[1:], strict=False) if option == "-device"
+    ]
+    assert [device["driver"] for device in devices] == ["virtio-blk-device"] * 2
+    assert disk_args(structs.replace(MACHINE, disks=()), MachineType.MICROVM, ()) == []
+
+
+def test_eight_ports_share_a_slot():
+    assert port_device(7).endswith("chassis=8,slot=8,addr=0x10.7")
+    assert port_device(8).endswith("chassis=9,slot=9,addr=0x11.0,multifunction=on")
+
+
+DEVICES = ["type", "port0", "port1", "port2", "disk0-data", "disk2-my-scratch", "net0"]
+
+
+def test_a_free_port_is_one_that_no_disk_is_behind():
+    assert first_free(DEVICES) == 1
+    assert first_free([*DEVICES, "disk1-x"]) is None
+    assert first_free([]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [("data", "disk0-data"), ("my-scratch", "disk2-my-scratch"), ("scratch", None), ("0", None), ("x", None)],
+)
+def test_the_device_of_a_disk_is_known_by_its_name(name: str, device: str | None):
+    assert device_of(name, DEVICES) == device
+    assert device_of("data", ["disk-data"]) == "disk-data"
+
+
+def test_what_a_disk_is_called_when_it_comes_is_how_it_is_found():
+    for port in (None, 0, 17):
+        assert device_of(SCRATCH.name, [block_device(SCRATCH, port)["id"]]) is not None
+
+
+def test_the_files_of_a_disk_are_found_by_its_name():
+    sets = [
+        {"fdset-id": 1, "fds": [{"fd": 9, "opaque": "console.log"}]},
+        {"fdset-id": 16, "fds": [{"fd": 10, "opaque": "data"}]},
+        {"fdset-id": 2, "fds": [{"fd": 11}]},
+    ]
+    assert sets_of("data", sets) == [16]

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.errors import AtollError
+from atoll.hypervisor.config import Config, load
+
+BASE = {
+    "name": "n1",
+    "ip": "10.1.0.1",
+    "state": "/state",
+    "images": "/images",
+    "pki": {"ca": "/ca", "crl": "/crl", "certificate": "/c", "key": "/k"},
+    "cgroup": "atoll/x",
+}
+SERVICE = {
+    "url": "https://issuer",
+    "ca": "/ca",
+    "certificate": "/roles/{role}.pem",
+    "key": "/roles/{role}.key",
+}
+
+
+def loaded(directory: Path, **settings: Any) -> Config:
+    (directory / "agent.json").write_text(json.dumps(BASE | settings))
+    return load(directory / "agent.json")
+
+
+def test_roles_are_issued_by_a_ca_in_a_directory_or_by_a_service_or_not_at_all(tmp_path: Path) -> None:
+    by_ca = loaded(tmp_path, roles={"authority": "/pki", "broker": SERVICE}).roles
+    by_service = loaded(tmp_path, roles={"issuer": SERVICE, "lifetime_s": 60}).roles
+
+    assert loaded(tmp_path).roles is None
+    assert by_ca is not None
+    assert by_ca.authority == Path("/pki")
+    assert by_service is not None
+    assert by_service.issuer is not None
+    assert by_service.issuer.certificate == Path("/roles/{role}.pem")
+
+
+@pytest.mark.parametrize(
+    "roles", [{}, {"authority": "/pki", "issuer": SERVICE}, {"authority": "/pki", "lifetime_s": 86401}]
+)
+def test_roles_that_make_no_sense_are_refused(tmp_path: Path, roles: dict[str, Any]) -> None:
+    with pytest.raises(AtollError):
+        loaded(tmp_path, roles=roles)

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from atoll.errors import HostFailure, NotFound
+from atoll.hypervisor.inventory import Inventory
+from atoll.hypervisor.records import Record, Records
+from atoll.model.event import EventKind
+from atoll.model.network import mac_for
+from atoll.model.vm import VM, MachineType, VmState
+from atoll.plan.recovery import Want
+
+IP = "10.1.0.5"
+
+
+def vm(instance_id: str = "i-1", name: str = "web", ip: str = IP) -> VM:
+    return VM(
+        ip=ip,
+        mac=mac_for(ip),
+        name=name,
+        state=VmState.STARTING,
+        driver="sim",
+        image="tiny",
+        image_digest="00",
+        memory_mib=128,
+        milli_cpus=250,
+        vcpus=1,
+        machine_type=MachineType.AUTO,
+        subnet="lan",
+        owner_users=("ann",),
+        owner_groups=(),
+        tags={},
+        created_at=datetime(2024, 1, 1, tzinfo=UTC),
+        instance_id=instance_id,
+        ready={},
+        request_id=f"r-{instance_id}",
+    )
+
+
+class Told(list[tuple[EventKind, str]]):
+    def __call__(self, kind: EventKind, one: VM) -> None:
+        self.append((kind, one.state))
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    found = Records(tmp_path)
+    found.prepare()
+    return found
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def inventory(records: Records, told: Told) -> Inventory:
+    return Inventory("n1", records, {}, told)
+
+
+def claimed(inventory: Inventory, one: VM | None = None) -> VM:
+    one = one or vm()
+    inventory.claim(Record(one, Want.RUNNING, committed=False, boot_id="b"))
+    inventory.save(one)
+    return one
+
+
+def test_a_vm_is_found_by_everything_it_is_known_by(inventory: Inventory):
+    one = claimed(inventory)
+    assert inventory.show("web") is inventory.show(IP) is one
+    assert inventory.find_by_mac(one.mac) is one
+    assert inventory.find_by_request("r-i-1").vm is one
+    with pytest.raises(NotFound, match="VM 'db': there is none on n1"):
+        inventory.show("db")
+
+
+def test_a_change_is_on_disk_before_it_is_told(inventory: Inventory, records: Records, told: Told):
+    one = claimed(inventory)
+    running = inventory.update(one, state=VmState.RUNNING, committed=True)
+    assert records.load() == {IP: Record(running, Want.RUNNING, committed=True, boot_id="b")}
+    assert told == [(EventKind.CREATED, VmState.STARTING), (EventKind.CHANGED, VmState.RUNNING)]
+
+
+def test_a_change_that_cannot_be_written_has_not_happened(
+    inventory: Inventory, records: Records, told: Told, monkeypatch: pytest.MonkeyPatch
+):
+    one = claimed(inventory)
+
+    def fail(record: Record) -> None:
+        raise HostFailure("no space left")
+
+    monkeypatch.setattr(records, "write", fail)
+    with pytest.raises(HostFailure):
+        inventory.update(one, state=VmState.RUNNING)
+    assert inventory.show("web").state is VmState.STARTING
+    assert told == [(EventKind.CREATED, VmState.STARTING)]
+
+
+def test_a_new_state_takes_the_old_reason_away(inventory: Inventory):
+    one = claimed(inventory)
+    inventory.update(one, state=VmState.CRASHED, reason="it ended")
+    assert inventory.update(one, ready={"dhcp": 1.0}).reason == "it ended"
+    assert inventory.update(one, state=VmState.STARTING).reason == ""
+
+
+def test_a_vm_that_is_forgotten_is_known_by_nothing(inventory: Inventory, records: Records, told: Told):
+    one = claimed(inventory)
+    inventory.forget(one)
+    assert inventory.list() == ()
+    assert inventory.find_by_mac(one.mac) is inventory.find_by_ip(IP) is None
+    assert inventory.held() == frozenset()
+    assert inventory.freed == {IP: 1}
+    assert records.load() == {}
+    assert told[-1] == (EventKind.DESTROYED, VmState.STARTING)
+
+
+def test_the_next_vm_of_an_address_is_not_taken_for_the_one_before(inventory: Inventory):
+    old = claimed(inventory)
+    inventory.forget(old)
+    new = claimed(inventory, vm("i-2", "db"))
+    assert inventory.holds(new)
+    assert not inventory.holds(old)
+    for use in (inventory.current, inventory.record, inventory.forget, inventory.save, inventory.update):
+        with pytest.raises(NotFound):
+            use(old)
+    assert inventory.show(IP) is new
+
+
+async def test_one_who_waits_for_a_vm_that_goes_is_not_given_the_next_one(inventory: Inventory):
+    old = claimed(inventory)
+
+    async def wait() -> VM:
+        async with inventory.alone_with(old) as found:
+            return found
+
+    async with inventory.lock(old):
+        waiting = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        inventory.forget(old)
+        claimed(inventory, vm("i-2", "db"))
+    with pytest.raises(NotFound, match="VM 'web'"):
+        await waiting
+
+
+async def test_one_who_waits_gets_the_vm_as_it_is_then(inventory: Inventory):
+    one = claimed(inventory)
+    async with inventory.lock(one):
+        waiting = asyncio.create_task(inventory.alone_with(one).__aenter__())
+        await asyncio.sleep(0)
+        inventory.update(one, state=VmState.RUNNING)
+    assert (await waiting).state is VmState.RUNNING
+
+
+def test_addresses_whose_records_cannot_be_read_are_held(inventory: Inventory, records: Records):
+    records.unreadable = frozenset({"10.1.0.9"})
+    claimed(inventory)
+    assert inventory.held() == {IP, "10.1.0.9"}
