@@ -20,7 +20,7 @@ from atoll.api.client import Client
 from atoll.api.hypervisor import NODE_SHOW, VM_CREATE, VM_DESTROY, CreateVm, Wait
 from atoll.api.route import Done
 from atoll.images.store import ImageStore
-from atoll.model.vm import VM, VmSpec
+from atoll.model.vm import VM, Came, VmSpec
 
 TITLE = "Cold create: request → HTTP answer"
 ROUNDS = 7
@@ -48,6 +48,7 @@ class Ours:
         vm = create(self._client, spec)
         ask(vm.ip)
         took = time.monotonic() - began
+        self.check_way(vm.came)
         self._done("client", vm.ip, vm.ready)
         return took
 
@@ -57,8 +58,13 @@ class Ours:
         vm = json.loads(self._cloud.atoll(*words, "--wait-for", STAGE, "-o", "json"))
         ask(vm["ip"])
         took = time.monotonic() - began
+        self.check_way(vm["came"])
         self._done("command", vm["ip"], vm["ready"])
         return took
+
+    def check_way(self, came: str) -> None:
+        if came != Came.COLD:
+            raise RuntimeError(f"a VM came {came}: this is no cold create")
 
     def _name(self) -> str:
         return f"bench-{next(self._numbers)}"
@@ -78,7 +84,7 @@ def create(client: Client, spec: VmSpec) -> VM:
 
 
 def measure() -> Findings:
-    with own_cloud() as cloud, cloud.client() as client:
+    with own_cloud("--templates", "0") as cloud, cloud.client() as client:
         boot = find_boot(cloud, client)
         with raw_qemu(boot) as raw:
             ours = Ours(cloud, client)

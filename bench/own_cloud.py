@@ -50,13 +50,16 @@ class OwnCloud:
 
 
 @contextmanager
-def own_cloud() -> Iterator[OwnCloud]:
+def own_cloud(*options: str) -> Iterator[OwnCloud]:
     """`atoll up` in a new directory; at the end `atoll down --destroy`."""
     place = Path(tempfile.mkdtemp(prefix="atoll-bench-", dir=PLACE))
     directory = place / "cloud"
     try:
         subprocess.run(
-            [str(ATOLL), "up", "-q"], env=_environment(directory), check=True, stdout=subprocess.DEVNULL
+            [str(ATOLL), "up", "-q", *options],
+            env=_environment(directory),
+            check=True,
+            stdout=subprocess.DEVNULL,
         )
         yield OwnCloud(directory)
     finally:

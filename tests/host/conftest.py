@@ -235,7 +235,11 @@ class Cli:
     def shell(self, name: str) -> Iterator[Shell]:
         """A shell in the guest, over its console."""
         with self.start(
-            "vm", "console", "-q", name, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            # Taken: one that was killed a moment ago may still have the keyboard.
+            *("vm", "console", "-q", "--take", name),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         ) as process:
             try:
                 yield Shell(process)

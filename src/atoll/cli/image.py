@@ -22,6 +22,7 @@ IMAGE_VIEW: View[Image] = View(
         Column("ready", lambda image: image.ready),
         Column("digest", lambda image: image.digest[:19]),
         Column("description", lambda image: image.description or "-"),
+        Column("forkable", lambda image: "yes" if image.forkable else "no", wide=True),
         Column("kernel", lambda image: image.boot.kernel, wide=True),
         Column("initrd", lambda image: image.boot.initrd, wide=True),
         Column("cmdline", lambda image: image.boot.cmdline or "-", wide=True),

@@ -255,6 +255,8 @@ NODE_VIEW: View[Node] = View(
         Column("stores", _stores),
         Column("drained", lambda node: "yes" if node.drained else "no"),
         Column("vms", lambda node: joined(f"{count} {state}" for state, count in node.vms.items())),
+        Column("templates", lambda node: str(node.templates)),
+        Column("hot-pool", lambda node: str(node.pooled)),
         Column(
             "owners",
             lambda node: joined([*node.owner_users, *(f"group {group}" for group in node.owner_groups)]),

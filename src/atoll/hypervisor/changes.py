@@ -190,7 +190,9 @@ def _check_owners(vm: VM, new: VM, identity: Identity, room: Room) -> None:
 def _with_address(vm: VM, subnet_id: str, identity: Identity, room: Room) -> VM:
     begin(Action.ALTER, vm.name, vm.state)
     if not all(volume.made for volume in vm.volumes):
-        raise Conflict(f"moving VM {vm.name}: the content of a volume is on its way", hint="wait until it is there")
+        raise Conflict(
+            f"moving VM {vm.name}: the content of a volume is on its way", hint="wait until it is there"
+        )
     check_subnet(identity, room.given.subnet(subnet_id), room.operators)
     free = free_addresses(room.given, room.held, room.freed)
     subnet, address = choose(room.given, free, subnet_id, (subnet_id,), room.node)

@@ -17,8 +17,8 @@ from atoll.model.vm import VM, VmState
 PATIENCE_S = 2.0
 ATTEMPT_S = 0.25
 CONVERSE_S = 1.0
-AGAIN_S = 0.02
-PAUSE_S = 0.004
+FIRST_PAUSE_S = 0.004
+LONGEST_PAUSE_S = 0.25
 
 Answers = Callable[[str, int], Awaitable[bool]]
 """Whether something takes connections at this IP and port."""
@@ -125,17 +125,31 @@ class Follower:
 
     async def _until_answered(self, ip: str, port: int) -> None:
         # A guest that was just given its address loses the first packets, and TCP repeats one only after a
-        # second: so another attempt joins those under way, and the first that succeeds counts.
+        # second: so another attempt joins those under way, and the first that succeeds counts. Each costs the
+        # guest some work, so they become rare, until it has come further.
         attempts: set[asyncio.Task[bool]] = set()
+        stages, pause_s = len(self._board.stages(ip)), FIRST_PAUSE_S
         try:
             while True:
                 attempts.add(asyncio.ensure_future(self._answers(ip, port)))
-                done, attempts = await asyncio.wait(
-                    attempts, timeout=AGAIN_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                if any(attempt.result() for attempt in done):
+                if await self._succeeds(attempts, ip, pause_s):
                     return
-                await asyncio.sleep(PAUSE_S)
+                before, stages = stages, len(self._board.stages(ip))
+                pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S) if stages == before else FIRST_PAUSE_S
         finally:
             for attempt in attempts:
                 attempt.cancel()
+
+    async def _succeeds(self, attempts: set[asyncio.Task[bool]], ip: str, pause_s: float) -> bool:
+        """Whether one of them does, before the pause is over or the guest has come further."""
+        over = asyncio.ensure_future(self._board.changed(ip, pause_s))
+        try:
+            while not over.done():
+                done, _ = await asyncio.wait({*attempts, over}, return_when=asyncio.FIRST_COMPLETED)
+                ended = attempts & done
+                attempts -= ended
+                if any(attempt.result() for attempt in ended):
+                    return True
+            return False
+        finally:
+            over.cancel()

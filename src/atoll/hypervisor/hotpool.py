@@ -98,6 +98,16 @@ class HotPool:
     def __len__(self) -> int:
         return len(self._members)
 
+    @property
+    def templates(self) -> int:
+        """How many there are to make members of."""
+        return 0 if self._pooling.templates is None else self._pooling.templates.ready
+
+    @property
+    def waiting(self) -> int:
+        """How many members can be handed over just now."""
+        return sum(member.parked for member in self._members.values())
+
     def held(self) -> frozenset[str]:
         return frozenset(self._members)
 
@@ -275,7 +285,7 @@ class HotPool:
     async def _through(self, member: Member) -> bool:
         """Whether its guest has done all that one of its image does."""
         stage = self._node.ready(member.vm)
-        if stage.startswith("port:"):
+        if stage.startswith("port:") and "metadata" in member.stages:
             return await self._pooling.converse(member.vm.ip, int(stage.removeprefix("port:")))
         return stage == "started" or stage in member.stages
 

@@ -5,6 +5,7 @@ Effects: through drivers, the network and atoll.system.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -32,13 +33,14 @@ from atoll.model.network import Subnet
 from atoll.model.vm import UNKNOWN_DRIVER, VM, Came, ConsoleKind
 from atoll.model.volume import FileSystem, Volume, VolumeFormat
 from atoll.plan import capacity
-from atoll.system import cgroups, steps
+from atoll.system import cgroups, host, steps
 from atoll.system.undo import Undo
 
 log = logging.getLogger(__name__)
 
 UID_BASE = 0x6000_0000
 PIDS = 128
+FORKS_PER_CORE = 2
 _NOTHING = Path("/dev/null")
 
 
@@ -80,6 +82,7 @@ class Machines:
         self._templates = templates
         self._volume_path = volume_path or _nowhere
         self._max_processes = max_processes or {}
+        self._forking = asyncio.Semaphore(FORKS_PER_CORE * host.cores())
 
     def driver(self, name: str) -> MachineDriver:
         if name not in self._drivers:
@@ -186,7 +189,9 @@ class Machines:
             steps.step("fork.identified")
 
         try:
-            await self._run(vm, start)
+            # In a burst the first are done when the last begin: all at once they would hinder each other.
+            async with self._forking:
+                await self._run(vm, start)
         except AtollError as error:
             log.warning("VM %s %s could not be forked, and is started cold: %s", vm.ip, vm.name, error)
             return False

@@ -173,6 +173,8 @@ class Hypervisor:
             drained=self._given.drained,
             stores=store_infos(self._stores.spaces, (volume for vm in self.list() for volume in vm.volumes)),
             overcommit=self._facts.overcommit,
+            templates=self.pool.templates,
+            pooled=self.pool.waiting,
         )
 
     def held(self) -> frozenset[str]:

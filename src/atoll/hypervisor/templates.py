@@ -80,6 +80,11 @@ class Templates:
     def __len__(self) -> int:
         return len(self._held)
 
+    @property
+    def ready(self) -> int:
+        """Those of which forks can be made just now."""
+        return sum(held.ready for held in self._held.values())
+
     # --- for those who start VMs
 
     def key(self, vm: VM, machine: Machine) -> str | None:

@@ -78,3 +78,7 @@ class Node(Struct, frozen=True):
     """No VM is made or started here."""
     stores: tuple[StoreInfo, ...] = ()
     overcommit: Overcommit = Overcommit()
+    templates: int = 0
+    """Of which forks can be made just now."""
+    pooled: int = 0
+    """Machines of the hot pool that wait to become VMs. Their memory is not free, until a VM needs it."""

@@ -11,12 +11,14 @@ from atoll.errors import HostFailure
 _PACKAGES = {
     "cpio": "cpio",
     "dpkg-deb": "dpkg",
+    "e2fsck": "e2fsprogs",
     "ip": "iproute2",
     "mke2fs": "e2fsprogs",
     "modprobe": "kmod",
     "nft": "nftables",
     "qemu-img": "qemu-utils",
     "qemu-system-x86_64": "qemu-system-x86",
+    "resize2fs": "e2fsprogs",
     "setpriv": "util-linux",
     "tc": "iproute2",
 }

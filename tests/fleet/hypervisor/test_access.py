@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from atoll.api import hypervisor as api
+from atoll.api.changes import VM_ACKNOWLEDGE, VM_BECOME_PRIMARY_OWNER, VM_CHANGE, ChangeVm
 from atoll.api.hypervisor import AddAddress
+from atoll.api.volumes import VOLUME_DELETE, VOLUME_REORDER, VolumeOrder
 from atoll.errors import Denied, NotFound, Unauthenticated
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.vm import VmState
@@ -28,6 +30,11 @@ CHANGES = {
     "vm.log": lambda user: read(user, api.VM_LOG),
     "vm.user-data": lambda user: read(user, api.VM_USER_DATA),
     "vm.console": join,
+    "vm.change": lambda user: user.call(VM_CHANGE, {"vm": "web"}, body=ChangeVm(tags={"a": "1"})),
+    "vm.become-primary-owner": lambda user: user.call(VM_BECOME_PRIMARY_OWNER, {"vm": "web"}),
+    "vm.acknowledge": lambda user: user.call(VM_ACKNOWLEDGE, {"vm": "web"}),
+    "volume.delete": lambda user: user.call(VOLUME_DELETE, {"vm": "web", "volume": "data"}),
+    "volume.reorder": lambda user: user.call(VOLUME_REORDER, {"vm": "web"}, body=VolumeOrder(())),
 }
 
 

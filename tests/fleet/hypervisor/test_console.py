@@ -223,6 +223,6 @@ async def test_a_console_that_fails_to_open_is_closed_with_the_reason(ann, node)
 
 async def test_a_stranger_sees_nothing(ann, bob):
     await ann.create("web")
-    with pytest.raises(Denied, match="bob may not call vm.console on VM web"):
+    with pytest.raises(Denied, match=r"bob may not call vm\.console on VM web"):
         async with console(bob, watch=True):
             pass

@@ -49,7 +49,8 @@ async def user(wide: Any) -> AsyncIterator[Any]:
 
 
 def parked(node: Any) -> int:
-    return sum(member.parked for member in node.service.pool._members.values())
+    count: int = node.service.pool.waiting
+    return count
 
 
 def sim(node: Any, ip: str) -> Any:
@@ -86,7 +87,7 @@ async def test_a_forked_vm_that_was_stopped_is_forked_again(forking: Any, user: 
 
 async def test_the_next_agent_forks_the_template_of_the_last_one(forking: Any, user: Any, until: Any) -> None:
     await forking.restart()
-    await until(lambda: any(held.ready for held in forking.templates._held.values()))
+    await until(lambda: forking.templates.ready == 1)
 
     assert (await user.create("second", image="twin")).came == "fork"
 
@@ -143,7 +144,7 @@ async def test_a_template_of_an_image_that_was_replaced_is_removed_at_start_up(f
 
 async def pooled(node: Any, user: Any, until: Any, count: int = 1) -> None:
     """Create a VM, and wait until so many members wait for the next ones."""
-    await until(lambda: any(held.ready for held in node.templates._held.values()))
+    await until(lambda: node.templates.ready == 1)
     for number in range(count):
         await user.create(f"asks-{number}", image="twin")
     await until(lambda: parked(node) == count)
@@ -238,7 +239,7 @@ async def test_members_that_cannot_be_made_keep_nobody_from_creating(
     pooling: Any, user: Any, until: Any
 ) -> None:
     pooling.faults.fail = {"rehearse"}
-    await until(lambda: any(held.ready for held in pooling.templates._held.values()))
+    await until(lambda: pooling.templates.ready == 1)
 
     for number in range(3):
         assert (await user.create(f"vm-{number}", image="twin")).came == "fork"

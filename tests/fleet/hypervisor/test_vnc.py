@@ -96,7 +96,7 @@ async def test_a_screen_that_fails_to_open_is_closed_with_the_reason(ann, node):
 
 async def test_a_stranger_sees_nothing(ann, bob):
     await ann.create("web", console="vnc")
-    with pytest.raises(Denied, match="bob may not call vm.vnc on VM web"):
+    with pytest.raises(Denied, match=r"bob may not call vm\.vnc on VM web"):
         async with bob.connect(api.VM_VNC, {"vm": "web"}):
             pass
 

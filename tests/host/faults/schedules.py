@@ -38,7 +38,8 @@ LEGAL = {
 ONCE = frozenset({"recovery.seen", "recovery.begun", "recovery.done", "recovery.undone", "template.dropped"})
 """Steps that an agent passes once."""
 FULL_DISK = ("write.begin", "write.written")
-PAUSE_S = 0.08
+PAUSE_S = 1.0
+NAP_S = 0.3
 REFUSED = (Conflict, NoCapacity, NotFound, PoolEmpty)
 
 # What has to be asked for, so that a step is passed at all.
@@ -55,7 +56,8 @@ ROADS: dict[str, tuple[str, ...]] = {
     "move": ("create", "stop", "move"),
     "volume": ("create", "add-volume", "delete-volume"),
     "template": ("twin", "pause"),
-    "fork": ("twin", "pause", "twin"),
+    "template.dropped": ("twin", "pause") * 4,
+    "fork": ("twin", "pause", "twin", "nap", "twin", "nap", "twin"),
     "handover": ("twin", "pause", "twin", "pause", "pause", "twin"),
     "qemu": ("create", "stop"),
     "pool": ("twin", "pause", "twin", "pause"),
@@ -97,7 +99,7 @@ class Player:
         self.model = Model(added={"lan": 6, "lab": 4})
         self._marks = 0
         self._memory_mib = USUAL_MIB[lab.kind]
-        self._full = False
+        self._full = self._sizes = self._pooled = self._went = False
         self._actions: dict[str, Callable[[Client], None]] = {
             "create": lambda client: self._create(client, self._image()),
             "twin": lambda client: self._create(client, self._image(forkable=True)),
@@ -127,7 +129,8 @@ class Player:
         if family == "exit":
             self._let_guests_go()
         # A new size needs a new template; with too many of them, old ones are dropped.
-        self._memory_mib = self._random.randint(32, 96) if family == "template" else USUAL_MIB[lab.kind]
+        self._sizes, self._pooled = family == "template", CONFIG.get(family) == "pool"
+        self._memory_mib = USUAL_MIB[lab.kind]
         if name == "recovery.undone":
             self.run("create.launched:1", extra=0)
         left = lab.on_disk()
@@ -140,7 +143,7 @@ class Player:
                 self.settle(left)
             except Unreachable:
                 assert agent.dead(5), "an agent that serves does not answer"
-            road = ROADS.get(family, ()) * int(times)
+            road = ROADS.get(name, ROADS.get(family, ())) * int(times)
             self._play(agent, [*road, *self._random.choices(list(self._actions), k=extra)])
         if family == "pool" and not agent.dead():
             agent.end()
@@ -158,9 +161,15 @@ class Player:
             for word in words:
                 if agent.dead():
                     return
-                if word == "pause":
-                    time.sleep(PAUSE_S)
+                if word == "nap":
+                    # A template that was kept is loaded in the background.
+                    agent.dead(NAP_S)
                     continue
+                if word == "pause":
+                    self._await_background(agent)
+                    continue
+                if self._sizes and word == "twin":
+                    self._memory_mib = self._random.randint(32, 96)
                 self._lab.tally.operations[word] += 1
                 try:
                     self._actions[word](client)
@@ -179,6 +188,23 @@ class Player:
                     # What a failure half-way left is told apart after the next start.
                     return
 
+    def _await_background(self, agent: Any) -> None:
+        """Until there is a template, or a member of the pool that waits; not for long."""
+        state = self._lab.state
+        before = set(state.glob("templates/*/template.json"))
+        until = time.monotonic() + PAUSE_S
+        while time.monotonic() < until and not agent.dead(0.01):
+            now = set(state.glob("templates/*/template.json"))
+            if self._waiting_member() if self._pooled else (now - before if self._sizes else now):
+                return
+
+    def _waiting_member(self) -> bool:
+        for path in self._lab.state.glob("vms/*/sim.json"):
+            with contextlib.suppress(OSError, ValueError):
+                if not path.with_name("vm.json").exists() and json.loads(path.read_text())["waiting"]:
+                    return True
+        return False
+
     def settle(self, left: dict[str, dict[str, Any]]) -> dict[str, VM]:
         """Compare what is found after a recovery with what was acknowledged; from then on that is what is known."""
         model = self.model
@@ -188,7 +214,9 @@ class Player:
             if not committed:
                 assert name not in found, f"{name}: nobody was told of it, and it is there"
             elif name in found:
-                model.vms[name] = Known(frozenset({"running"}), found[name].tags.get("mark", ""))
+                states = LEGAL["guest"] if self._went else frozenset({"running"})
+                model.vms[name] = Known(states, found[name].tags.get("mark", ""))
+        self._went = False
         for name in list(model.vms):
             if name in model.going and name not in found:
                 del model.vms[name]
@@ -334,6 +362,7 @@ class Player:
             if record["exit"] is None:
                 record["exit"] = self._random.choice(("powered-off", "crashed"))
                 path.write_text(json.dumps(record))
+        self._went = True
         for known in self.model.vms.values():
             known.states |= LEGAL["guest"]
 

@@ -74,7 +74,7 @@ def test_who_comes_while_a_guest_prints_sees_all_of_it_once(
                     for path in seen:
                         until(path, LAST)
     texts = [path.read_bytes().partition(LAST)[0] for path in seen]
-    assert b"atoll: kernel is up" in texts[0]
+    assert b"atoll: dhcp: bound" in texts[0]
     assert texts[1:] == texts[:1] * 3
     rows = [int(number) for number in re.findall(rb"row (\d+) of", texts[0].rpartition(b"done")[2])]
     assert rows == list(range(1, ROWS))

@@ -214,7 +214,11 @@ def test_a_terminal_is_raw_on_the_console_and_itself_again_after_ctrl_bracket(
     before = terminal.settings()
     line = terminal.slave
     console = cloud.start(
-        "vm", "console", "booted", stdin=line, stdout=line, stderr=line, start_new_session=True
+        *("vm", "console", "--take", "--no-history", "booted"),
+        stdin=line,
+        stdout=line,
+        stderr=line,
+        start_new_session=True,
     )
     try:
         terminal.expect(b"Ctrl-] leaves it")

@@ -184,3 +184,15 @@ def test_a_port_of_ours_that_no_vm_owns_is_closed():
 
 def test_the_chain_is_whole_before_the_port_leads_to_it():
     assert "element" in firewall.plug(PORT)[-1]["add"]
+
+
+@pytest.mark.parametrize("ip", ["10.1.0.5", "0.0.0.0", "255.255.255.255"])
+def test_a_chain_tells_whose_it_is(ip: str):
+    assert firewall.ip_of(f"vm-{firewall.link_for(ip)}") == ip
+
+
+@pytest.mark.parametrize(
+    "chain", ["prerouting", "vm-at-template", "vm-at-0a01", "0a010005", "vm-at-zzzzzzzz"]
+)
+def test_a_chain_of_no_vm_is_nobodys(chain: str):
+    assert firewall.ip_of(chain) is None

@@ -221,7 +221,7 @@ static void take_lease(const struct lease *lease)
     client.state = BOUND;
     client.lease = after;
     client.bound_ms = now_ms();
-    loop_close(client.fd);
+    loop_close_later(client.fd);
     client.fd = -1;
     if (after.lifetime_s == DHCP_FOREVER)
         timer_stop(&client.timer);

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 /* Far more than the agent opens: connections are bounded in server.c. */
-enum { MAX_FD = 64, LONGEST_WAIT_MS = 3600 * 1000 };
+enum { MAX_FD = 64, LONGEST_WAIT_MS = 3600 * 1000, MAX_CLOSING = 4, CLOSE_AFTER_MS = 500 };
 
 static struct watch {
     short events;
@@ -45,6 +45,31 @@ void loop_close(int fd)
         return;
     loop_forget(fd);
     close(fd);
+}
+
+static struct {
+    int fds[MAX_CLOSING];
+    int count;
+    struct timer timer;
+} closing;
+
+static void close_all(void *context)
+{
+    (void)context;
+    while (closing.count)
+        close(closing.fds[--closing.count]);
+}
+
+void loop_close_later(int fd)
+{
+    if (fd < 0)
+        return;
+    loop_forget(fd);
+    if (closing.count == MAX_CLOSING)
+        close_all(NULL);
+    closing.fds[closing.count++] = fd;
+    closing.timer.fire = close_all;
+    timer_start(&closing.timer, CLOSE_AFTER_MS);
 }
 
 void timer_stop(struct timer *timer)

@@ -15,6 +15,9 @@ bool loop_watch(int fd, short events, ready_fn ready, void *context);
 void loop_close(int fd);
 void loop_forget(int fd);
 
+/* Stops watching now, and closes when nobody waits: the end of a packet socket takes the kernel milliseconds. */
+void loop_close_later(int fd);
+
 struct timer {
     void (*fire)(void *context);
     void *context;

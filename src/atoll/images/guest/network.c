@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "loop.h"
 
 #define METADATA_ADDRESS "169.254.169.254"
 
@@ -160,8 +161,7 @@ static void announce(const struct nic *nic, uint32_t address)
     memcpy(arp + 24, &address, 4);
     if (fd < 0 || sendto(fd, arp, sizeof arp, 0, (struct sockaddr *)&to, sizeof to) < 0)
         say("announcing the address: %s", strerror(errno));
-    if (fd >= 0)
-        close(fd);
+    loop_close_later(fd);
 }
 
 void network_start_loopback(void)

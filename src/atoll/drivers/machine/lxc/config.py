@@ -92,14 +92,16 @@ def plug_script(nic: Nic) -> str:
     in /sys, which shows those of the host's own namespace. Not the agent: a guest may reboot while there is none.
     """
     link, bridge = shlex.quote(nic.link), shlex.quote(nic.bridge)
-    ends = f"mtu {nic.mtu} master {bridge} type veth peer name eth0 address {nic.mac} mtu {nic.mtu}"
+    inner = f"ip link add eth0 address {nic.mac} mtu {nic.mtu} up"
+    outer = f"type veth peer name {link} mtu {nic.mtu} netns $$"
     return (
         "PATH=/usr/sbin:/usr/bin:/sbin:/bin\n"
-        f'make() {{ ip link add {link} {ends} netns "$LXC_PID"; }}\n'
+        # Up before its init starts: a bridge loses what comes while a port is new.
+        f'make() {{ nsenter --target="$LXC_PID" --net {inner} {outer}; }}\n'
         # After a reboot the old one may still be there: the kernel removes it when it finds the time.
         f"make 2>/dev/null || {{ ip link delete {link}; make; }} || exit\n"
         f"echo 1 >/proc/sys/net/ipv6/conf/{link}/disable_ipv6\n"
-        f"exec ip link set {link} up\n"
+        f"exec ip link set {link} master {bridge} up\n"
     )
 
 

@@ -10,7 +10,7 @@ from atoll.drivers.machine.base import Disk, Machine
 from atoll.model.vm import MachineType
 
 SPARE_PORTS = 2
-"""For disks that come while the machine runs. Each port costs a guest's boot some 20 ms."""
+"""For disks that come while the machine runs. Both cost a cold boot one per cent of its instructions."""
 
 _FIRST_SET = 16
 _PER_SLOT = 8

@@ -88,13 +88,14 @@ def test_ids_on_disk_are_those_that_the_container_sees() -> None:
 def test_its_link_is_made_by_a_script_in_the_form_of_the_firewalls_port() -> None:
     assert settings()["lxc.net.0.type"] == ["empty"]
     assert settings()["lxc.hook.start-host"] == ["/bin/sh '/a place/plug'"]
-    made = "ip link add at-0a010005 mtu 1400 master br-default type veth peer name eth0 address 52:54:0a:01:00:05"
-    assert f'{made} mtu 1400 netns "$LXC_PID"' in config.plug_script(MACHINE.nic)
+    script = config.plug_script(MACHINE.nic)
+    assert "ip link add eth0 address 52:54:0a:01:00:05 mtu 1400 up type veth peer name at-0a010005" in script
+    assert "ip link set at-0a010005 master br-default up" in script
 
 
 def test_a_bridge_with_a_strange_name_is_no_command() -> None:
     nic = structs.replace(MACHINE.nic, bridge="$(reboot)")
-    assert "master '$(reboot)' type" in config.plug_script(nic)
+    assert "master '$(reboot)' up" in config.plug_script(nic)
 
 
 def test_what_is_dangerous_is_denied_in_a_form_that_lxc_reads() -> None:
