@@ -34,6 +34,8 @@ from atoll.system import clock, files, host, steps
 log = logging.getLogger(__name__)
 
 CHECK_EVERY_S = 5.0
+SETTLE_S = 0.2
+LONGEST_SETTLE_S = 2.0
 REHEARSAL_S = 60.0
 PAUSE_S = 0.02
 REMEMBERED = 256
@@ -94,6 +96,7 @@ class HotPool:
         self._created: dict[Kind, deque[float]] = {}
         self._like: dict[Kind, VM] = {}
         self._wake = asyncio.Event()
+        self._taken = 0.0
 
     def __len__(self) -> int:
         return len(self._members)
@@ -125,7 +128,7 @@ class HotPool:
 
     # --- for those who create VMs; nothing here waits
 
-    def take(self, vm: VM) -> VM | None:
+    def take(self, vm: VM) -> Member | None:
         """A member that can become this VM: no member any more from now on, but the caller's."""
         # Where metadata is given for tokens only, the instance id is of another kind.
         if not self._pooling.most or vm.imdsv2_required or not self._machines.can_rehearse(vm):
@@ -138,7 +141,7 @@ class HotPool:
         for member in self._members.values():
             if member.parked and member.kind == kind:
                 del self._members[member.vm.ip]
-                return member.vm
+                return member
         return None
 
     def make_way(self, ip: str, short_mib: int) -> tuple[Member, ...]:
@@ -201,7 +204,14 @@ class HotPool:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_EVERY_S):
                     await self._wake.wait()
+            await self._settle()
             self._wake.clear()
+
+    async def _settle(self) -> None:
+        """Let those who create go first, unless they never end."""
+        until = clock.monotonic() + LONGEST_SETTLE_S
+        while clock.monotonic() < min(self._taken + SETTLE_S, until):  # noqa: ASYNC110 - time passes by itself
+            await asyncio.sleep(SETTLE_S / 4)
 
     async def close(self) -> None:
         """Members are of no use without their agent."""
@@ -293,7 +303,8 @@ class HotPool:
         return None if self._pooling.templates is None else self._pooling.templates.find(kind.key)
 
     def _note(self, kind: Kind, vm: VM) -> None:
-        self._created.setdefault(kind, deque(maxlen=REMEMBERED)).append(clock.monotonic())
+        self._taken = clock.monotonic()
+        self._created.setdefault(kind, deque(maxlen=REMEMBERED)).append(self._taken)
         self._like[kind] = vm
         self._wake.set()
 

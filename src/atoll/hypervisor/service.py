@@ -11,7 +11,6 @@ import contextlib
 import logging
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
-from datetime import datetime, timedelta
 
 from msgspec import Struct, structs
 
@@ -20,6 +19,7 @@ from atoll.api.hypervisor import CreateVm, Progress, Wait
 from atoll.api.route import Done
 from atoll.drivers.machine.base import Console, Exit, HasConsole, HasDisplay
 from atoll.errors import AtollError, Conflict, NoCapacity
+from atoll.hypervisor.acknowledgements import Acknowledgements
 from atoll.hypervisor.audit import AuditLog, Auditor
 from atoll.hypervisor.changes import Changes
 from atoll.hypervisor.creation import Room, new_instance_id, plan_vm
@@ -35,6 +35,7 @@ from atoll.hypervisor.network.base import Network
 from atoll.hypervisor.policies import Policies
 from atoll.hypervisor.readiness import Board
 from atoll.hypervisor.records import Record, Records
+from atoll.hypervisor.rules import Rules
 from atoll.hypervisor.stores import Stores
 from atoll.hypervisor.volumes import Volumes
 from atoll.identity.access import Operators, check_owner
@@ -49,7 +50,7 @@ from atoll.model.node import Capacity, DriverInfo, Node, Overcommit, Pool
 from atoll.model.vm import VM, Came, ConsoleKind, VmState
 from atoll.plan import addresses, capacity
 from atoll.plan.addresses import free_addresses
-from atoll.plan.policies import Backoff, Duty, Verdict, after_exit, within
+from atoll.plan.policies import Backoff
 from atoll.plan.recovery import Want
 from atoll.plan.volumes import store_infos
 from atoll.system import clock, steps
@@ -133,7 +134,9 @@ class Hypervisor:
         self._vms.reserved = self.pool.held
         self._stores = stores or Stores({})
         self._auditor = Auditor(audit, self._vms.find) if audit is not None else None
-        self._policies = Policies(self._vms.records, lambda: self._given.drained, self._do_duty, clock.now)
+        self._rules = Rules(self._vms, facts.backoff, self._launch, self.finish_destroy, self._note_own)
+        self._policies = Policies(self._vms.records, lambda: self._given.drained, self._rules.do, clock.now)
+        self.acknowledgements = Acknowledgements(self._vms, facts.acknowledge_within_s)
         self.changes = Changes(self._vms, records, machines, images, self._stores, self._room)
         self.volumes = Volumes(self._vms, machines, self._stores, self._room)
         self.leases = Leases(self.list, lambda: self._given, clock.now)
@@ -271,7 +274,7 @@ class Hypervisor:
         began = clock.monotonic()
         if (known := await self._made_by(request.request_id)) is not None:
             self.check_owner(identity, "vm.create", known.ip)
-            self._expect_acknowledgement(known)
+            self.acknowledgements.expect(known)
             yield Done(known)
             return
         self._check_not_drained("creating a VM")
@@ -295,7 +298,7 @@ class Hypervisor:
             came = await self._machines.launch(vm, pooled=claim.pooled)
             steps.step("create.launched")
             self._reach_started(vm)
-            by = self._acknowledge_by(request.wait.timeout_s) if request.acknowledge else None
+            by = self.acknowledgements.due(request.wait.timeout_s) if request.acknowledge else None
             vm = self._vms.update(vm, state=VmState.RUNNING, committed=True, came=came, acknowledge_by=by)
             steps.step("create.committed")
             undo.commit()
@@ -305,26 +308,11 @@ class Hypervisor:
             async with contextlib.aclosing(self._follow(vm, wait, ("address", "volume"))) as lines:
                 async for line in lines:
                     if isinstance(line, Done):
-                        self._expect_acknowledgement(vm)
+                        self.acknowledgements.expect(vm)
                     yield line
         except BaseException:
-            self._attempt(self._expect_acknowledgement, vm)
+            self._attempt(self.acknowledgements.expect, vm)
             raise
-
-    def _acknowledge_by(self, after_s: float = 0.0) -> datetime:
-        return clock.now() + timedelta(seconds=after_s + self._facts.acknowledge_within_s)
-
-    def _expect_acknowledgement(self, vm: VM) -> None:
-        """Its creator is told of it now, or gone: from here on it has a while to say that it was."""
-        if self._vms.holds(vm) and self._vms.record(vm).acknowledge_by is not None:
-            self._vms.update(vm, acknowledge_by=self._acknowledge_by())
-
-    def acknowledge(self, reference: str) -> VM:
-        """It stays. Acknowledged already is a success."""
-        vm = self.show(reference)
-        return (
-            vm if self._vms.record(vm).acknowledge_by is None else self._vms.update(vm, acknowledge_by=None)
-        )
 
     async def _made_by(self, request_id: str | None) -> VM | None:
         """The VM that an earlier call with this id made. One that is under way is waited for."""
@@ -345,14 +333,20 @@ class Hypervisor:
             # The pool gives way, but only when no other address is left.
             freed=self._vms.freed | dict.fromkeys(pooled, sys.maxsize),
         )
-        instance_id = new_instance_id(request.spec)
-        vm = plan_vm(request, identity, image, room, now=clock.now(), instance_id=instance_id)
+        now, instance_id = clock.now(), new_instance_id(request.spec)
+        vm = plan_vm(request, identity, image, room, now=now, instance_id=instance_id)
         member = self.pool.take(vm)
         if member is not None:
-            vm = structs.replace(vm, ip=member.ip, mac=member.mac, instance_id=member.instance_id)
+            # Again, with that address before all others: more of a VM may follow from its address.
+            room = structs.replace(room, freed=room.freed | {member.vm.ip: -1})
+            vm = plan_vm(request, identity, image, room, now=now, instance_id=member.vm.instance_id)
         self._vms.claim(Record(vm, Want.RUNNING, committed=False, boot_id=self._facts.boot_id))
         short_mib = self.pool.demand().memory_mib - self._left().memory_mib
-        return Claim(vm, member is not None, self.pool.make_way(vm.ip, short_mib))
+        going = self.pool.make_way(vm.ip, short_mib)
+        if member is None or member.vm.ip == vm.ip:
+            return Claim(vm, member is not None, going)
+        # Its address was taken from the node meanwhile.
+        return Claim(vm, False, (*going, member))
 
     def _room(self) -> Room:
         return Room(
@@ -527,10 +521,9 @@ class Hypervisor:
     async def note_down(self, vm: VM, exit_: Exit) -> None:
         """It went down by itself. Its own rules say what becomes of it."""
         powered_off = exit_ is Exit.POWERED_OFF
-        verdict = self._verdict(vm, powered_off)
+        verdict = self._rules.verdict(vm, powered_off)
         if verdict.destroy:
-            await self.finish_destroy(vm)
-            self._note_own("vm.destroy-on-power-down", vm)
+            await self._rules.destroy_on_power_down(vm)
             return
         happening = Happening.POWERED_OFF if powered_off else Happening.DIED
         why = "the guest powered off" if powered_off else "the machine ended unexpectedly"
@@ -545,49 +538,9 @@ class Hypervisor:
         await self._machines.halt(vm)
         steps.step("exit.halted")
 
-    def _verdict(self, vm: VM, powered_off: bool) -> Verdict:
-        record = self._vms.record(vm)
-        return after_exit(
-            record.vm.restart,
-            powered_off=powered_off,
-            destroy_on_power_down=record.vm.destroy_on_power_down,
-            protected=record.vm.protected,
-            restarted_at=record.restarted_at,
-            now=clock.now(),
-            backoff=self._facts.backoff,
-        )
-
-    async def _do_duty(self, duty: Duty, vm: VM) -> None:
-        """What is due by the VM's own rules. One that was changed since it became due is let be."""
-        async with self._vms.lock(vm):
-            if not self._vms.holds(vm):
-                return
-            record = self._vms.record(vm)
-            unclaimed = duty is Duty.UNDO and record.acknowledge_by is not None
-            over = duty is Duty.EXPIRE and record.vm.expires_at is not None and not record.vm.protected
-            if unclaimed or over:
-                await self.finish_destroy(vm)
-            elif duty is Duty.RESTART and record.restart_at is not None:
-                await self._restart(record)
-            else:
-                return
-        self._note_own(f"vm.{duty}", vm)
-
     def _note_own(self, method: str, vm: VM) -> None:
         if self._auditor is not None:
             self._auditor.own(method, vm)
-
-    async def _restart(self, record: Record) -> None:
-        vm, now = record.vm, clock.now()
-        recent = (*within(record.restarted_at, now, self._facts.backoff), now)
-        why = "it crashed" if vm.state is VmState.CRASHED else vm.reason
-        again = {"restarts": vm.restarts + 1, "restarted_at": recent}
-        try:
-            await self._launch(vm, reason=f"started again: {why}", **again)
-        except AtollError as error:
-            verdict = self._verdict(vm, powered_off=False)
-            reason = f"{error.brief}; {verdict.note}" if verdict.note else error.brief
-            self._vms.update(vm, reason=reason, restart_at=verdict.restart_at)
 
     def on_exit(self, ip: str, exit_: Exit) -> None:
         """Called by a driver when a machine stopped running."""

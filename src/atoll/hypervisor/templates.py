@@ -34,6 +34,7 @@ UID = 0x6000_0000
 PIDS = 128
 RECORD_LIMIT = 64 << 10
 CHECK_EVERY_S = 10.0
+SETTLE_S = 0.2
 
 
 class Limits(Struct, frozen=True):
@@ -148,6 +149,8 @@ class Templates:
                     await self._wake.wait()
             except TimeoutError:
                 pass
+            # Whoever had to wait for a cold start is told first.
+            await asyncio.sleep(SETTLE_S)
             self._wake.clear()
 
     async def _tend(self) -> None:

@@ -56,7 +56,7 @@ class Upkeep:
         return await self._service.changes.become_primary_owner(vm.ip, call.identity)
 
     async def acknowledge(self, call: Call[None, None]) -> VM:
-        return self._service.acknowledge(self._owned("vm.acknowledge", call).ip)
+        return self._service.acknowledgements.come(self._owned("vm.acknowledge", call).ip)
 
     def add_volume(self, call: Call[AddVolume, None]) -> AsyncIterator[VolumeStep | Done[VM]]:
         return self._service.volumes.add(self._owned("volume.add", call).ip, call.body)

@@ -33,7 +33,7 @@ def test_a_bad_subnet_is_refused_before_it_is_sent(atoll: Atoll, cloud: Any) -> 
 def test_the_node_is_shown_with_its_pools_and_drivers(atoll: Atoll) -> None:
     atoll("node", "add-subnet", "blue", "10.2.0.0/24")
     text = atoll("node", "show").out
-    assert "memory   4 GiB of 4 GiB free" in text
+    assert " 4 GiB of 4 GiB free\n" in text
     assert "blue    10.2.0.0/24  10.2.0.1" in text
     assert "qemu    tcg" in text
 

@@ -160,7 +160,8 @@ async def test_a_pool_follows_demand_and_its_members_are_handed_over(
     vm = await user.create("quick", image="twin", user_data=b"#!/bin/sh\n")
 
     assert vm.came == "pool"
-    assert (vm.ip, vm.instance_id, vm.name) == (member.vm.ip, member.vm.instance_id, "quick")
+    assert (vm.ip, vm.mac, vm.instance_id) == (member.vm.ip, member.vm.mac, member.vm.instance_id)
+    assert (vm.name, vm.user_data_sha256) != ("", "")
     machine = sim(pooling, vm.ip)
     assert (machine["waiting"], machine["rehearsals"]) == (False, 1)
     # Two were created lately, so two are wanted now, which is the most.

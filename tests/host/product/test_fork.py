@@ -67,7 +67,7 @@ def test_many_forks_are_all_different_and_none_is_dear(forking: Cli, tmp_path: P
     script.write_text(SECRETS)
     with ThreadPoolExecutor(4) as several:
         made = [
-            several.submit(forking.create, f"fork-{number}", *SMALL, "--user-data", str(script))
+            several.submit(forking.create, f"fork-{number}", "--cpus", "0.15", "--user-data", str(script))
             for number in range(FORKS)
         ]
         vms = [one.result() for one in made]
@@ -139,6 +139,9 @@ def test_a_fork_lives_as_any_other_vm(forking: Cli) -> None:
 
     # The guest reboots itself: in the same machine, by booting.
     with forking.shell("lively") as shell:
+        # Its IPv6 address is made of its own MAC, and none of the template's is left.
+        last = "".join(vm["mac"].split(":")[3:])
+        assert [line.split()[0][-6:] for line in if_inet6(shell)] == [last]
         shell.begin("reboot -f")
         wait_until(lambda: rebooted(forking, vm["ip"], before["boot_id"]), "it does not come back")
     again = forking.ask(vm["ip"])
@@ -155,6 +158,18 @@ def test_a_fork_lives_as_any_other_vm(forking: Cli) -> None:
     assert forking.show("lively")["came"] == "fork"
     assert forking.ask(vm["ip"])["boot_id"] not in (before["boot_id"], again["boot_id"])
     forking.destroy("lively")
+
+
+def if_inet6(shell: Any) -> list[str]:
+    """The addresses of its interface, once there are any."""
+    found: list[str] = []
+
+    def there() -> bool:
+        found.extend(line for line in shell.run("cat /proc/net/if_inet6").splitlines() if "eth0" in line)
+        return bool(found)
+
+    wait_until(there, "it has no IPv6 address")
+    return found
 
 
 def rebooted(cloud: Cli, ip: str, boot_id: str) -> bool:
@@ -244,13 +259,13 @@ def pooling(forking: Cli) -> Iterator[Cli]:
 def test_a_vm_out_of_the_pool_is_somebody_of_its_own(pooling: Cli, tmp_path: Path) -> None:
     script = tmp_path / "user-data"
     script.write_text(SECRETS)
-    asked = pooling.create("asked", *SMALL, "--user-data", str(script))
+    asked = pooling.create("asked", "--user-data", str(script))
     wait_until(lambda: parked(pooling, 1), "no member was made")
     assert pooling.names() == {"first", "asked"}
     (ip,) = members(pooling)
     wait_until(lambda: not pooling.answers(ip), "a member that waits has a network")
 
-    quick = pooling.create("quick", *SMALL, "--user-data", str(script))
+    quick = pooling.create("quick", "--user-data", str(script))
 
     assert (quick["came"], quick["ip"]) == ("pool", ip)
     said = [pooling.ask(vm["ip"]) for vm in (asked, quick)]

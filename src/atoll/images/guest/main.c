@@ -67,6 +67,8 @@ static void on_metadata(const struct metadata *metadata)
     server_start(&instance);
     script = script_start(metadata->user_data, metadata->user_data_length);
     timer_start(&module_timer, SPARE_MS);
+    if (waits)
+        network_allow_ipv6(true);
     /* Not when the order came: closing waits until the line has sent all, and somebody waits for us. */
     if (!rehearsing)
         channel_close();
@@ -110,6 +112,7 @@ static void park(void)
     server_stop();
     metadata_stop();
     dhcp_stop();
+    network_allow_ipv6(false);
     timer_stop(&module_timer);
     instance = (struct instance){.nic = instance.nic};
     rehearsing = false;
@@ -246,6 +249,8 @@ int main(void)
     module_timer.fire = load_spare_module;
     wait_timer.fire = wait_for_identity;
     waits = channel_open(on_order);
+    if (waits)
+        network_allow_ipv6(false);
     find_nic(NULL);
     power_watch_button(power_off);
     console_start();

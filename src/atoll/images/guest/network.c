@@ -221,6 +221,23 @@ bool network_given(struct lease *lease)
     return lease->address && has_route(METADATA_ADDRESS);
 }
 
+void network_allow_ipv6(bool allowed)
+{
+    static const char *const LINKS[] = {"default", INTERFACE};
+
+    for (size_t i = 0; i < sizeof LINKS / sizeof *LINKS; i++) {
+        char path[64];
+
+        snprintf(path, sizeof path, "/proc/sys/net/ipv6/conf/%s/disable_ipv6", LINKS[i]);
+        /* Not there without the interface, or in a kernel without IPv6. */
+        int fd = open(path, O_WRONLY | O_CLOEXEC);
+        if (fd >= 0) {
+            (void)!write(fd, allowed ? "0" : "1", 1);
+            close(fd);
+        }
+    }
+}
+
 bool network_set_mac(struct nic *nic, const uint8_t mac[6])
 {
     struct ifreq request = request_for(INTERFACE);

@@ -25,6 +25,10 @@ bool network_is_ours(void);
 /* What the interface was given from outside; false when that is not all there (yet). */
 bool network_given(struct lease *lease);
 
+/* IPv6 addresses are made of the MAC when the interface comes up: a guest that does not know its MAC yet has
+ * none. Said before there is an interface, it holds for the one that comes. */
+void network_allow_ipv6(bool allowed);
+
 /* Gives the interface, which stays up, another MAC. */
 bool network_set_mac(struct nic *nic, const uint8_t mac[6]);
 

@@ -12,6 +12,8 @@ import ipaddress
 import shlex
 from pathlib import Path
 
+from msgspec import Struct
+
 from atoll.drivers.machine.base import Machine, Nic
 from atoll.system.mounts import IdRange
 
@@ -40,6 +42,13 @@ DENIED_CALLS = (
 _ENOSYS = 38
 
 
+class Tools(Struct, frozen=True):
+    """Where programs are: LXC's hooks run without a search path."""
+
+    ip: Path
+    nsenter: Path
+
+
 def id_range(ip: str) -> IdRange:
     """The users and groups of the container with this address."""
     number = int(ipaddress.IPv4Address(ip))
@@ -58,7 +67,7 @@ def disk_ranges(ip: str) -> tuple[IdRange, ...]:
 
 
 def container_config(
-    machine: Machine, *, console_log: Path, seccomp: Path, plug: Path, init: str, apparmor: str
+    machine: Machine, *, console_log: Path, seccomp: Path, init: str, apparmor: str, tools: Tools
 ) -> str:
     """The configuration file, for `lxc-start -f`."""
     ids = id_range(machine.ip)
@@ -80,29 +89,28 @@ def container_config(
         ("lxc.cgroup.dir.container", container_group(machine)),
         ("lxc.net.0.type", "empty"),
         ("lxc.hook.version", "1"),
-        ("lxc.hook.start-host", f"/bin/sh {shlex.quote(str(plug))}"),
+        *link_hooks(machine.nic, tools),
     ]
     return "".join(f"{key} = {value}\n" for key, value in settings)
 
 
-def plug_script(nic: Nic) -> str:
-    """Makes the container's link, with one end in it, before its init starts.
+def link_hooks(nic: Nic, tools: Tools) -> list[tuple[str, str]]:
+    """What makes the container's link, with one end in it, before its init starts, and removes it at its end.
 
-    Not LXC itself: it makes links here and moves them, which takes the kernel much longer, and it looks for bridges
-    in /sys, which shows those of the host's own namespace. Not the agent: a guest may reboot while there is none.
+    Not LXC itself: it makes links here and moves them, which takes the kernel much longer, and it looks for
+    bridges in /sys, which shows those of the host's own namespace. Not the agent: a guest may reboot while there
+    is none.
     """
     link, bridge = shlex.quote(nic.link), shlex.quote(nic.bridge)
-    inner = f"ip link add eth0 address {nic.mac} mtu {nic.mtu} up"
-    outer = f"type veth peer name {link} mtu {nic.mtu} netns $$"
-    return (
-        "PATH=/usr/sbin:/usr/bin:/sbin:/bin\n"
-        # Up before its init starts: a bridge loses what comes while a port is new.
-        f'make() {{ nsenter --target="$LXC_PID" --net {inner} {outer}; }}\n'
-        # After a reboot the old one may still be there: the kernel removes it when it finds the time.
-        f"make 2>/dev/null || {{ ip link delete {link}; make; }} || exit\n"
-        f"echo 1 >/proc/sys/net/ipv6/conf/{link}/disable_ipv6\n"
-        f"exec ip link set {link} master {bridge} up\n"
-    )
+    # Up before its init starts: a bridge loses what comes while a port is new. The hook's parent is the monitor.
+    inner = f"link add eth0 address {nic.mac} mtu {nic.mtu} up"
+    outer = f"type veth peer name {link} mtu {nic.mtu} netns $PPID"
+    return [
+        ("lxc.hook.start-host", f"{tools.nsenter} --target=$LXC_PID --net {tools.ip} {inner} {outer}"),
+        # Without an IPv6 address of the host's own, which nobody asked for.
+        ("lxc.hook.start-host", f"{tools.ip} link set {link} master {bridge} addrgenmode none up"),
+        ("lxc.hook.post-stop", f"{tools.ip} link delete {link}"),
+    ]
 
 
 def seccomp_profile() -> str:

@@ -13,13 +13,12 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 
 from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, capabilities_of
 from atoll.drivers.machine.lxc import config, keeper, parse, record
 from atoll.drivers.machine.lxc.console import LogConsole
-from atoll.drivers.machine.lxc.roots import Roots, disk_of
+from atoll.drivers.machine.lxc.roots import Roots, disk_of, mount_root
 from atoll.errors import Conflict, HostFailure, TimedOut
 from atoll.model.node import DriverInfo
 from atoll.system import cgroups, clock, files, host, pids, processes
@@ -165,9 +164,7 @@ class LxcDriver:
     # --- start
 
     async def _start(self, machine: Machine) -> None:
-        self._check(machine)
-        await self._end_all(machine)
-        record.forget(machine)
+        await self._clear(machine)
         async with Undo() as undo:
             for path in (disk_of(machine), record.console_log_path(machine)):
                 if not path.exists():
@@ -181,43 +178,29 @@ class LxcDriver:
             undo.commit()
         self._watch(machine, process)
 
-    def _check(self, machine: Machine) -> None:
+    async def _clear(self, machine: Machine) -> None:
+        """Check that a place is prepared for it, and that nothing of an earlier one is in it."""
         doing = f"starting machine {machine.name}"
         if not all(path.exists() for path in cgroups.join_paths(machine.cgroup)):
             raise HostFailure(f"{doing}: its cgroup {machine.cgroup} is not there")
         with Links(self._namespace) as links:
             if not links.exists(machine.nic.bridge):
                 raise HostFailure(f"{doing}: bridge {machine.nic.bridge} does not exist", hint="see: ip link")
-
-    def _configure(self, machine: Machine, base: Path) -> None:
-        record.directory(machine).mkdir(0o700)
-        record.seccomp_path(machine).write_text(config.seccomp_profile())
-        record.plug_path(machine).write_text(config.plug_script(machine.nic))
-        text = config.container_config(
-            machine,
-            console_log=record.console_log_path(machine),
-            seccomp=record.seccomp_path(machine),
-            plug=record.plug_path(machine),
-            init=_find_init_program(machine, base),
-            apparmor=_apparmor(),
-        )
-        record.config_path(machine).write_text(text)
+            left = links.exists(machine.nic.link)
+        if left or cgroups.children(machine.cgroup):
+            await self._end_all(machine)
+        record.forget(machine)
 
     async def _launch(self, machine: Machine, base: Path) -> processes.Pid:
         lxc_start = host.require_tool("lxc-start")
-        prepared: Future[None] = Future()
-        work = asyncio.to_thread(keeper.launch, machine, base, lxc_start, self._namespace, prepared)
-        launching = asyncio.ensure_future(work)
-        # While its root is mounted there is time for the rest.
-        await asyncio.sleep(0)
-        try:
-            self._configure(machine, base)
-            cgroups.ensure(config.keeper_group(machine), cgroups.Limits())
-        except BaseException as error:
-            prepared.set_exception(error)
-        else:
-            prepared.set_result(None)
-        process = processes.identify(await _finished(launching))
+        cgroups.ensure(config.keeper_group(machine), cgroups.Limits())
+
+        def prepare() -> None:
+            _configure(machine, base)
+            mount_root(machine, base)
+
+        work = asyncio.to_thread(keeper.launch, machine, lxc_start, self._namespace, prepare)
+        process = processes.identify(await _finished(asyncio.ensure_future(work)))
         if process is None:
             raise _failed_start(machine)
         return process
@@ -335,6 +318,20 @@ def _status(pid: int) -> str:
 def _halt_signal(init: processes.Pid) -> signal.Signals | int:
     # systemd powers off at this one, and takes SIGPWR for a power failure. Others know SIGPWR.
     return signal.SIGRTMIN + 4 if parse.name_of(_status(init.pid)) == "systemd" else signal.SIGPWR
+
+
+def _configure(machine: Machine, base: Path) -> None:
+    record.directory(machine).mkdir(0o700)
+    record.seccomp_path(machine).write_text(config.seccomp_profile())
+    text = config.container_config(
+        machine,
+        console_log=record.console_log_path(machine),
+        seccomp=record.seccomp_path(machine),
+        init=_find_init_program(machine, base),
+        apparmor=_apparmor(),
+        tools=config.Tools(host.require_tool("ip"), host.require_tool("nsenter")),
+    )
+    record.config_path(machine).write_text(text)
 
 
 def _find_init_program(machine: Machine, base: Path) -> str:

@@ -6,20 +6,26 @@ by rebooting, so only the end is kept. Pure, but for `launch`, which starts it i
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from atoll.drivers.machine.base import Machine
-from atoll.drivers.machine.lxc import record, roots
+from atoll.drivers.machine.lxc import record
 from atoll.drivers.machine.lxc.config import STAGE, container_name, keeper_group
 from atoll.drivers.machine.lxc.parse import MONITOR_ENDED
-from atoll.system import mounts, namespaces, processes
+from atoll.system import clock, mounts, namespaces, processes
 
 KEPT_BYTES = 16_384
+END_TIMEOUT_S = 5.0
+_PAUSE_S = 0.002
 
-# $1 lxc-start, $2 name, $3 its path, $4 configuration, $5 whether to begin anew, $6 where the last words go.
-# PATH: with newuidmap in it LXC would want every range of ids to be listed in /etc/subuid.
+# $1 lxc-start, $2 name, $3 its path, $4 configuration, $5 whether to begin anew, $6 where the last words go,
+# $7 where the word to begin comes from. PATH: with newuidmap in it LXC would want every range of ids to be listed
+# in /etc/subuid.
 _SCRIPT = f"""
+read -r _ <"/dev/fd/$7" || exit
 {{
     while :; do
         PATH=/none "$1" -F -C -n "$2" -P "$3" -f "$4" -l INFO -o /dev/fd/3 3>&1 >/dev/null 2>&1 </dev/null
@@ -32,8 +38,8 @@ mv "$6.new" "$6"
 """
 
 
-def launch_of(machine: Machine, lxc_start: Path) -> processes.Launch:
-    """How to start it. Pure."""
+def launch_of(machine: Machine, lxc_start: Path, begin: int) -> processes.Launch:
+    """How to start it; it begins when a line comes from this descriptor. Pure."""
     arguments = (
         str(lxc_start),
         container_name(machine),
@@ -41,25 +47,46 @@ def launch_of(machine: Machine, lxc_start: Path) -> processes.Launch:
         str(record.config_path(machine)),
         str(record.reset_path(machine)),
         str(record.messages_path(machine)),
+        str(begin),
     )
     return processes.Launch(
         argv=("/bin/sh", "-c", _SCRIPT, "atoll-keeper", *arguments),
         cgroup=keeper_group(machine),
+        pass_fds=(begin,),
         cwd=Path("/"),
         env={"LC_ALL": "C.UTF-8", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
     )
 
 
-def launch(
-    machine: Machine, base: Path, lxc_start: Path, namespace: str | None, prepared: Future[None]
-) -> int:
-    """Start it, with the container's root mounted where only it sees it, once all else is ready. Its number."""
+def launch(machine: Machine, lxc_start: Path, namespace: str | None, prepare: Callable[[], None]) -> int:
+    """Start it, in mounts of its own, which `prepare` furnishes. Its number."""
 
     def start() -> int:
-        roots.mount_root(machine, base)
-        prepared.result()
-        return processes.spawn_blocking(launch_of(machine, lxc_start))
+        begin, tell = os.pipe()
+        try:
+            # Started first: to enter a group takes the kernel ten milliseconds, in which all else is done.
+            number = processes.spawn_blocking(launch_of(machine, lxc_start, begin))
+        finally:
+            os.close(begin)
+        try:
+            prepare()
+            os.write(tell, b"\n")
+        except BaseException:
+            os.close(tell)
+            _wait_gone(
+                number
+            )  # it ends without a word, but may not be in its group yet, where it would be found
+            raise
+        os.close(tell)
+        return number
 
     if namespace is None:
         return mounts.private(start)
     return namespaces.inside(namespace, lambda: mounts.private(start))
+
+
+def _wait_gone(number: int) -> None:
+    process = processes.identify(number)
+    until = clock.monotonic() + END_TIMEOUT_S
+    while process is not None and processes.alive(process) and clock.monotonic() < until:
+        time.sleep(_PAUSE_S)

@@ -1,7 +1,7 @@
 """What a VM's directory holds of its container, to be found again by the next agent. Reads and writes there.
 
-`lxc/` while it runs: `record.json` (which process, of which boot), `config`, `seccomp` and `plug` for LXC,
-`messages` once the monitor has ended, `reset` while it is to begin anew. After an exit that nobody asked for,
+`lxc/` while it runs: `record.json` (which process, of which boot), `config` and `seccomp` for LXC, `messages`
+once the monitor has ended, `reset` while it is to begin anew. After an exit that nobody asked for,
 `record.json` stays and says why, until the next start or kill. `disk/` (see roots.py) and `console.log` stay
 as long as the VM.
 """
@@ -44,10 +44,6 @@ def config_path(machine: Machine) -> Path:
 
 def seccomp_path(machine: Machine) -> Path:
     return directory(machine) / "seccomp"
-
-
-def plug_path(machine: Machine) -> Path:
-    return directory(machine) / "plug"
 
 
 def messages_path(machine: Machine) -> Path:

@@ -13,6 +13,7 @@ from atoll.drivers.machine.base import Machine, Nic
 from atoll.drivers.machine.lxc import config
 from atoll.model.vm import MachineType
 
+TOOLS = config.Tools(ip=Path("/sbin/ip"), nsenter=Path("/usr/bin/nsenter"))
 MACHINE = Machine(
     ip="10.1.0.5",
     name="web",
@@ -35,9 +36,9 @@ def settings() -> dict[str, list[str]]:
         MACHINE,
         console_log=Path("/log"),
         seccomp=Path("/seccomp"),
-        plug=Path("/a place/plug"),
         init="/sbin/init",
         apparmor="unconfined",
+        tools=TOOLS,
     )
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
@@ -85,17 +86,21 @@ def test_ids_on_disk_are_those_that_the_container_sees() -> None:
     assert kernel.inside == own.inside + own.count
 
 
-def test_its_link_is_made_by_a_script_in_the_form_of_the_firewalls_port() -> None:
-    assert settings()["lxc.net.0.type"] == ["empty"]
-    assert settings()["lxc.hook.start-host"] == ["/bin/sh '/a place/plug'"]
-    script = config.plug_script(MACHINE.nic)
-    assert "ip link add eth0 address 52:54:0a:01:00:05 mtu 1400 up type veth peer name at-0a010005" in script
-    assert "ip link set at-0a010005 master br-default up" in script
+def test_its_link_is_made_in_the_container_and_put_into_the_bridge_before_its_init_starts() -> None:
+    told = settings()
+    assert told["lxc.net.0.type"] == ["empty"]
+    made, plugged = told["lxc.hook.start-host"]
+    assert made == (
+        "/usr/bin/nsenter --target=$LXC_PID --net /sbin/ip link add eth0 address 52:54:0a:01:00:05 mtu 1400 up"
+        " type veth peer name at-0a010005 mtu 1400 netns $PPID"
+    )
+    assert plugged == "/sbin/ip link set at-0a010005 master br-default addrgenmode none up"
+    assert told["lxc.hook.post-stop"] == ["/sbin/ip link delete at-0a010005"]
 
 
 def test_a_bridge_with_a_strange_name_is_no_command() -> None:
     nic = structs.replace(MACHINE.nic, bridge="$(reboot)")
-    assert "master '$(reboot)' up" in config.plug_script(nic)
+    assert "master '$(reboot)' " in dict(config.link_hooks(nic, TOOLS))["lxc.hook.start-host"]
 
 
 def test_what_is_dangerous_is_denied_in_a_form_that_lxc_reads() -> None:
