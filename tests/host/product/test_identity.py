@@ -143,7 +143,7 @@ def test_the_node_is_for_operators(cloud: Cli, bob: Cli) -> None:
 
 def test_a_certificate_can_permit_what_an_operator_may(cloud: Cli, booted: dict[str, Any]) -> None:
     auditor = cloud.issue("auditor", "--method", "vm.log")
-    assert "kernel is up" in auditor("vm", "log", "booted").stdout
+    assert "as booted" in auditor("vm", "log", "booted").stdout
     assert auditor.refused("vm", "stop", "booted").status == 5
 
 

@@ -66,7 +66,7 @@ def _exchange(
     connection: http.client.HTTPConnection, method: str, path: str, body: bytes, headers: dict[str, str]
 ) -> tuple[int, bytes]:
     try:
-        connection.request(method, path, body, headers)
+        connection.request(method, path, body, {"Content-Type": "application/json", **headers})
         reply = connection.getresponse()
         return reply.status, reply.read()
     finally:

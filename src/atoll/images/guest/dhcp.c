@@ -232,8 +232,8 @@ static void take_lease(const struct lease *lease)
     if (before.address)
         network_clear();
     network_apply(&client.nic, &client.lease);
-    say("dhcp: bound to %s as %s", dotted(after.address), after.host_name[0] ? after.host_name : "(no name)");
     client.bound(&client.lease);
+    say("dhcp: bound to %s as %s", dotted(after.address), after.host_name[0] ? after.host_name : "(no name)");
 }
 
 /* Half of the time that is left, but not often (RFC 2131, 4.4.5), and never past `until_s`. */

@@ -2,7 +2,6 @@
 #ifndef LOG_H
 #define LOG_H
 
-double uptime_s(void);
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

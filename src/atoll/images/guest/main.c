@@ -38,7 +38,7 @@ static struct instance instance;
 static pid_t script;
 static int signals = -1;
 static struct timer nic_timer;
-static struct timer module_timer;
+static struct timer spare_timer;
 static struct timer wait_timer;
 static bool waits;   /* this guest becomes a template */
 static bool waiting; /* for an identity, just now */
@@ -57,21 +57,23 @@ static void draw_random(void)
 
 static void on_metadata(const struct metadata *metadata)
 {
+    /* First, since somebody waits for it. Nobody is answered before the rest is done. */
+    bool open = server_start(&instance);
+
     snprintf(instance.id, sizeof instance.id, "%s", metadata->instance_id);
     sha256_hex(metadata->user_data, metadata->user_data_length, instance.user_data_sha256);
     identity_write_machine_id(instance.id, instance.machine_id);
     if (!instance.random[0])
         draw_random();
+    /* One that was told who it is has its name already; a script needs the rest too. */
+    if (!waits || metadata->user_data_length)
+        network_settle();
     say("metadata: instance %s, %zu bytes of user data", instance.id[0] ? instance.id : "(unknown)",
         metadata->user_data_length);
-    server_start(&instance);
+    if (open)
+        say("ready: port %d is open; press Enter for a shell", SERVER_PORT);
     script = script_start(metadata->user_data, metadata->user_data_length);
-    timer_start(&module_timer, SPARE_MS);
-    if (waits)
-        network_allow_ipv6(true);
-    /* Not when the order came: closing waits until the line has sent all, and somebody waits for us. */
-    if (!rehearsing)
-        channel_close();
+    timer_start(&spare_timer, SPARE_MS);
 }
 
 static void on_lease(const struct lease *lease)
@@ -83,12 +85,18 @@ static void on_lease(const struct lease *lease)
         metadata_start(on_metadata);
 }
 
-/* The modules that the network does not need: one at a time, while there is nothing better to do. */
-static void load_spare_module(void *context)
+/* What nobody waits for, while there is nothing better to do: the modules that the network does not need, one at
+ * a time; or IPv6, and the end of the channel, which closes only when it has sent all. */
+static void do_spare_work(void *context)
 {
     (void)context;
+    if (waits) {
+        network_allow_ipv6(true);
+        if (!rehearsing)
+            channel_close();
+    }
     if (startup_load_module())
-        timer_start(&module_timer, 0);
+        timer_start(&spare_timer, 0);
 }
 
 static void power_off(void)
@@ -113,7 +121,7 @@ static void park(void)
     metadata_stop();
     dhcp_stop();
     network_allow_ipv6(false);
-    timer_stop(&module_timer);
+    timer_stop(&spare_timer);
     instance = (struct instance){.nic = instance.nic};
     rehearsing = false;
     waiting = true;
@@ -157,7 +165,7 @@ static void start_network(void)
 
     if (network_is_ours()) {
         dhcp_start(&instance.nic, on_lease);
-        timer_start(&module_timer, NO_ANSWER_MS);
+        timer_start(&spare_timer, NO_ANSWER_MS);
     } else if (network_given(&given)) {
         say("network: the address was given from outside");
         on_lease(&given);
@@ -246,7 +254,7 @@ int main(void)
     watch_signals();
     network_start_loopback();
     nic_timer.fire = find_nic;
-    module_timer.fire = load_spare_module;
+    spare_timer.fire = do_spare_work;
     wait_timer.fire = wait_for_identity;
     waits = channel_open(on_order);
     if (waits)

@@ -1,4 +1,4 @@
-/* The client of the metadata service: two requests, one after the other, until each was answered.
+/* The client of the metadata service: two requests, side by side, until each was answered.
  * Effects: TCP to 169.254.169.254. */
 #include "metadata.h"
 
@@ -28,15 +28,9 @@ enum {
     ATTEMPT_MS = 5000,
 };
 
-enum what { DOCUMENT, USER_DATA, WHATS };
-
-static const char *const PATHS[WHATS] = {
-    [DOCUMENT] = "/latest/dynamic/instance-identity/document",
-    [USER_DATA] = "/latest/user-data",
-};
-
-static struct {
-    enum what what;
+/* One of the requests. */
+struct fetch {
+    const char *path;
     int fd;
     char request[160];
     size_t request_length;
@@ -46,71 +40,95 @@ static struct {
     size_t room;
     uint64_t retry_ms;
     bool complained;
-    char instance_id[128];
     struct timer timer; /* ends an attempt, or begins the next one */
-    void (*done)(const struct metadata *metadata);
-} client = {.fd = -1};
+    bool answered;
+    int status;
+    size_t body_at; /* in `data` */
+    size_t body_length;
+};
+
+static struct fetch document = {.path = "/latest/dynamic/instance-identity/document", .fd = -1};
+static struct fetch user_data = {.path = "/latest/user-data", .fd = -1};
+static void (*on_done)(const struct metadata *metadata);
 
 static void begin_attempt(void *context);
 static void on_late(void *context);
 
-static void end_attempt(void)
+static void end_attempt(struct fetch *fetch)
 {
-    timer_stop(&client.timer);
-    loop_close(client.fd);
-    client.fd = -1;
+    timer_stop(&fetch->timer);
+    loop_close(fetch->fd);
+    fetch->fd = -1;
 }
 
-static void try_again(const char *why)
+static void try_again(struct fetch *fetch, const char *why)
 {
-    end_attempt();
+    end_attempt(fetch);
     /* Said once: a service that comes up late is usual, a service that is away for hours must not flood the log. */
-    if (!client.complained)
-        say("metadata: %s: %s; trying again", PATHS[client.what], why);
-    client.complained = true;
-    client.timer.fire = begin_attempt;
-    timer_start(&client.timer, client.retry_ms);
-    client.retry_ms = client.retry_ms * 2 < LAST_RETRY_MS ? client.retry_ms * 2 : LAST_RETRY_MS;
+    if (!fetch->complained)
+        say("metadata: %s: %s; trying again", fetch->path, why);
+    fetch->complained = true;
+    fetch->timer.fire = begin_attempt;
+    timer_start(&fetch->timer, fetch->retry_ms);
+    fetch->retry_ms = fetch->retry_ms * 2 < LAST_RETRY_MS ? fetch->retry_ms * 2 : LAST_RETRY_MS;
 }
 
-static void finish(const uint8_t *user_data, size_t length)
+static void forget(struct fetch *fetch)
 {
-    struct metadata metadata = {
-        .instance_id = client.instance_id, .user_data = user_data, .user_data_length = length};
-
-    client.done(&metadata);
-    free(client.data);
-    client.data = NULL;
+    end_attempt(fetch);
+    free(fetch->data);
+    *fetch = (struct fetch){.path = fetch->path, .fd = -1};
 }
 
-static void take_answer(int status, const uint8_t *body, size_t length)
+static void read_instance_id(char *out, size_t room)
 {
-    end_attempt();
-    if (client.what == USER_DATA) {
-        finish(body, status == 200 ? length : 0);
-        return;
-    }
-    if (status != 200)
-        say("metadata: no identity document (HTTP %d)", status);
-    else if (!json_member((const char *)body, length, "instance_id", client.instance_id, sizeof client.instance_id))
+    const char *body = (const char *)document.data + document.body_at;
+
+    out[0] = 0;
+    if (document.status != 200)
+        say("metadata: no identity document (HTTP %d)", document.status);
+    else if (!json_member(body, document.body_length, "instance_id", out, room))
         say("metadata: the identity document has no instance_id");
-    client.what = USER_DATA;
-    client.retry_ms = FIRST_RETRY_MS;
-    client.complained = false;
-    begin_attempt(NULL);
+}
+
+static void finish(void)
+{
+    char instance_id[128];
+    struct metadata metadata = {
+        .instance_id = instance_id,
+        .user_data = user_data.data + user_data.body_at,
+        .user_data_length = user_data.status == 200 ? user_data.body_length : 0,
+    };
+
+    read_instance_id(instance_id, sizeof instance_id);
+    on_done(&metadata);
+    metadata_stop();
+}
+
+static void take_answer(struct fetch *fetch, const struct http_response *response, size_t length)
+{
+    end_attempt(fetch);
+    fetch->answered = true;
+    fetch->status = response->status;
+    fetch->body_at = response->body_at;
+    fetch->body_length = length;
+    if (document.answered && user_data.answered)
+        finish();
 }
 
 /* True when the answer is whole, taken, or given up. */
-static bool judge(bool at_end)
+static bool judge(struct fetch *fetch, bool at_end)
 {
     struct http_response response;
 
-    if (!http_parse_response(client.data, client.length, &response)) {
-        if (at_end || client.length > MAX_HEAD)
-            try_again("not an HTTP answer");
-        return at_end || client.length > MAX_HEAD;
+    if (!http_parse_response(fetch->data, fetch->length, &response)) {
+        bool hopeless = at_end || fetch->length > MAX_HEAD;
+
+        if (hopeless)
+            try_again(fetch, "not an HTTP answer");
+        return hopeless;
     }
-    size_t got = client.length - response.body_at;
+    size_t got = fetch->length - response.body_at;
     bool whole = response.sized ? got >= response.body_length : at_end;
     const char *trouble = NULL;
     if (response.status == 0)
@@ -122,105 +140,107 @@ static bool judge(bool at_end)
     else if (!whole && at_end)
         trouble = "cut short";
     if (trouble)
-        try_again(trouble);
+        try_again(fetch, trouble);
     else if (whole)
-        take_answer(response.status, client.data + response.body_at, response.sized ? response.body_length : got);
+        take_answer(fetch, &response, response.sized ? response.body_length : got);
     return trouble || whole;
 }
 
-static bool make_room(void)
+static bool make_room(struct fetch *fetch)
 {
-    if (client.length < client.room)
+    if (fetch->length < fetch->room)
         return true;
-    size_t room = client.room ? client.room * 2 : 4096;
-    uint8_t *data = realloc(client.data, room);
+    size_t room = fetch->room ? fetch->room * 2 : 4096;
+    uint8_t *data = realloc(fetch->data, room);
     if (!data)
         return false;
-    client.data = data;
-    client.room = room;
+    fetch->data = data;
+    fetch->room = room;
     return true;
 }
 
-static void receive(void)
+static void receive(struct fetch *fetch)
 {
     for (;;) {
-        if (!make_room()) {
-            try_again("out of memory");
+        if (!make_room(fetch)) {
+            try_again(fetch, "out of memory");
             return;
         }
-        ssize_t got = recv(client.fd, client.data + client.length, client.room - client.length, 0);
+        ssize_t got = recv(fetch->fd, fetch->data + fetch->length, fetch->room - fetch->length, 0);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         if (got < 0) {
-            try_again(strerror(errno));
+            try_again(fetch, strerror(errno));
             return;
         }
-        client.length += (size_t)got;
-        if (judge(got == 0))
+        fetch->length += (size_t)got;
+        if (judge(fetch, got == 0))
             return;
     }
 }
 
 static void on_ready(void *context, short events)
 {
-    (void)context;
+    struct fetch *fetch = context;
+
     (void)events;
-    if (client.sent < client.request_length) {
-        ssize_t sent = send(
-            client.fd, client.request + client.sent, client.request_length - client.sent, MSG_NOSIGNAL);
+    if (fetch->sent < fetch->request_length) {
+        ssize_t sent =
+            send(fetch->fd, fetch->request + fetch->sent, fetch->request_length - fetch->sent, MSG_NOSIGNAL);
 
         if (sent < 0 && errno != EAGAIN && errno != EINTR) {
-            try_again(strerror(errno));
+            try_again(fetch, strerror(errno));
             return;
         }
-        client.sent += sent > 0 ? (size_t)sent : 0;
-        if (client.sent == client.request_length)
-            loop_watch(client.fd, POLLIN, on_ready, NULL);
+        fetch->sent += sent > 0 ? (size_t)sent : 0;
+        if (fetch->sent == fetch->request_length)
+            loop_watch(fetch->fd, POLLIN, on_ready, fetch);
         return;
     }
-    receive();
+    receive(fetch);
 }
 
 static void begin_attempt(void *context)
 {
+    struct fetch *fetch = context;
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = inet_addr(ADDRESS)};
 
-    (void)context;
-    client.sent = client.length = 0;
-    client.request_length = (size_t)snprintf(
-        client.request, sizeof client.request, "GET %s HTTP/1.0\r\nHost: %s\r\nConnection: close\r\n\r\n",
-        PATHS[client.what], ADDRESS);
-    client.timer.fire = on_late;
-    timer_start(&client.timer, ATTEMPT_MS);
-    client.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (client.fd < 0 || (connect(client.fd, (struct sockaddr *)&to, sizeof to) && errno != EINPROGRESS)) {
-        try_again(strerror(errno));
+    fetch->sent = fetch->length = 0;
+    fetch->request_length = (size_t)snprintf(
+        fetch->request, sizeof fetch->request, "GET %s HTTP/1.0\r\nHost: %s\r\nConnection: close\r\n\r\n",
+        fetch->path, ADDRESS);
+    fetch->timer.fire = on_late;
+    timer_start(&fetch->timer, ATTEMPT_MS);
+    fetch->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fetch->fd < 0 || (connect(fetch->fd, (struct sockaddr *)&to, sizeof to) && errno != EINPROGRESS)) {
+        try_again(fetch, strerror(errno));
         return;
     }
-    loop_watch(client.fd, POLLOUT, on_ready, NULL);
+    loop_watch(fetch->fd, POLLOUT, on_ready, fetch);
 }
 
 static void on_late(void *context)
 {
-    (void)context;
-    try_again("no answer");
+    try_again(context, "no answer");
+}
+
+static void begin(struct fetch *fetch)
+{
+    fetch->retry_ms = FIRST_RETRY_MS;
+    fetch->timer.context = fetch;
+    begin_attempt(fetch);
 }
 
 void metadata_start(void (*done)(const struct metadata *metadata))
 {
-    client.done = done;
-    client.retry_ms = FIRST_RETRY_MS;
-    begin_attempt(NULL);
+    on_done = done;
+    begin(&document);
+    begin(&user_data);
 }
 
 void metadata_stop(void)
 {
-    end_attempt();
-    free(client.data);
-    client.data = NULL;
-    client.length = client.room = 0;
-    client.what = DOCUMENT;
-    client.complained = false;
-    memset(client.instance_id, 0, sizeof client.instance_id);
+    forget(&document);
+    forget(&user_data);
 }

@@ -17,8 +17,11 @@
 
 #include "log.h"
 #include "loop.h"
+#include "loop.h"
 
 #define METADATA_ADDRESS "169.254.169.254"
+
+enum { SETTLE_MS = 100 };
 
 static int control_socket(void)
 {
@@ -143,7 +146,7 @@ static void set_mtu(uint32_t mtu)
         say("setting the MTU to %u: %s", (unsigned)mtu, strerror(errno));
 }
 
-/* Tells the neighbours at once: the host's own first ARP request can take a quarter of a second. */
+/* Tells the neighbours: the host's own first ARP request can take a quarter of a second. */
 static void announce(const struct nic *nic, uint32_t address)
 {
     int fd = socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC, htons(ETH_P_ARP));
@@ -252,20 +255,45 @@ bool network_set_mac(struct nic *nic, const uint8_t mac[6])
     return true;
 }
 
+static struct {
+    struct nic nic;
+    struct lease lease;
+    struct timer timer;
+} unsettled;
+
+static void settle(void *context)
+{
+    (void)context;
+    announce(&unsettled.nic, unsettled.lease.address);
+    write_resolver(&unsettled.lease);
+    set_host_name(&unsettled.lease);
+}
+
+void network_settle(void)
+{
+    if (!unsettled.timer.armed)
+        return;
+    timer_stop(&unsettled.timer);
+    settle(NULL);
+}
+
+/* What the first connection needs; somebody waits for it. */
 void network_apply(const struct nic *nic, const struct lease *lease)
 {
     if (lease->mtu)
         set_mtu(lease->mtu);
     set_address(SIOCSIFADDR, lease->address);
     set_address(SIOCSIFNETMASK, lease->mask);
-    announce(nic, lease->address);
     add_routes(lease);
-    write_resolver(lease);
-    set_host_name(lease);
+    unsettled.nic = *nic;
+    unsettled.lease = *lease;
+    unsettled.timer.fire = settle;
+    timer_start(&unsettled.timer, SETTLE_MS);
 }
 
 void network_clear(void)
 {
+    timer_stop(&unsettled.timer);
     /* With its last address, an interface loses its routes too. */
     set_address(SIOCSIFADDR, 0);
 }

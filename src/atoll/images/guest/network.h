@@ -32,8 +32,11 @@ void network_allow_ipv6(bool allowed);
 /* Gives the interface, which stays up, another MAC. */
 bool network_set_mac(struct nic *nic, const uint8_t mac[6]);
 
-/* Address, routes, resolver, host name and MTU as the lease says; announces the address. */
+/* Address, routes and MTU as the lease says; the rest follows soon. */
 void network_apply(const struct nic *nic, const struct lease *lease);
+
+/* The rest of a lease, now, if it has not been done: announces the address, writes resolver and host name. */
+void network_settle(void);
 
 /* Takes address and routes away. */
 void network_clear(void);

@@ -21,7 +21,7 @@
 #include "log.h"
 #include "loop.h"
 
-enum { PORT = 80, PLACES = 16, CONNECTION_MS = 5000, MAX_REQUEST = 2048, MAX_ANSWER = 4096 };
+enum { PLACES = 16, CONNECTION_MS = 5000, MAX_REQUEST = 2048, MAX_ANSWER = 4096 };
 
 static struct connection {
     int fd; /* 0: the place is free */
@@ -70,6 +70,7 @@ static size_t describe(char *out, size_t room)
     const uint8_t *mac = shown->nic.mac;
     struct in_addr address = {shown->lease.address};
     struct timespec clock;
+    uint64_t now = now_ms();
 
     clock_gettime(CLOCK_REALTIME, &clock);
     gethostname(host, sizeof host - 1);
@@ -82,10 +83,11 @@ static size_t describe(char *out, size_t room)
         out, room,
         "{\"hostname\": %s, \"ip\": \"%s\", \"mac\": \"%02x:%02x:%02x:%02x:%02x:%02x\", \"instance_id\": %s, "
         "\"boot_id\": \"%s\", \"machine_id\": \"%s\", \"random\": \"%s\", \"user_data_sha256\": \"%s\", "
-        "\"user_data_status\": %s, \"clock_s\": %.3f, \"uptime_s\": %.3f}\n",
+        "\"user_data_status\": %s, \"clock_s\": %llu.%03u, \"uptime_s\": %llu.%03u}\n",
         quoted_host, inet_ntoa(address), mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], quoted_id, boot_id,
         shown->machine_id, shown->random, shown->user_data_sha256, status,
-        (double)clock.tv_sec + (double)clock.tv_nsec / 1e9, uptime_s());
+        (unsigned long long)clock.tv_sec, (unsigned)(clock.tv_nsec / 1000000), (unsigned long long)(now / 1000),
+        (unsigned)(now % 1000));
 }
 
 static const char *reason(int status)
@@ -218,8 +220,8 @@ static void on_listener(void *context, short events)
 /* One socket for IPv6 and IPv4; for IPv4 alone where the kernel has nothing else. */
 static int open_port(void)
 {
-    const struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_port = htons(PORT)};
-    const struct sockaddr_in any4 = {.sin_family = AF_INET, .sin_port = htons(PORT)};
+    const struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_port = htons(SERVER_PORT)};
+    const struct sockaddr_in any4 = {.sin_family = AF_INET, .sin_port = htons(SERVER_PORT)};
     const int yes = 1, no = 0;
     int fd = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     bool both = fd >= 0 && !setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
@@ -237,17 +239,16 @@ static int open_port(void)
     return -1;
 }
 
-void server_start(const struct instance *instance)
+bool server_start(const struct instance *instance)
 {
     shown = instance;
     listener = open_port();
     if (listener < 0 || listen(listener, 64)) {
-        say("opening port %d: %s", PORT, strerror(errno));
+        say("opening port %d: %s", SERVER_PORT, strerror(errno));
         server_stop();
-        return;
+        return false;
     }
-    loop_watch(listener, POLLIN, on_listener, NULL);
-    say("ready: port %d is open; press Enter for a shell", PORT);
+    return loop_watch(listener, POLLIN, on_listener, NULL);
 }
 
 void server_stop(void)

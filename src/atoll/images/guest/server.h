@@ -4,8 +4,10 @@
 
 #include "instance.h"
 
-/* Opens port 80. `instance` stays the caller's and is read anew for each answer. */
-void server_start(const struct instance *instance);
+enum { SERVER_PORT = 80 };
+
+/* Opens the port; whether it did. `instance` stays the caller's and is read anew for each answer. */
+bool server_start(const struct instance *instance);
 
 /* Closes the port and all that came through it. */
 void server_stop(void);
