@@ -34,6 +34,7 @@ while :; do
     case $line in
         panic) echo panicking; exit 3 ;;
         off) echo going down; exit 0 ;;
+        reboot) echo rebooting; /bin/busybox reboot -f ;;
         deaf) trap '' TERM PWR; echo "deaf now" ;;
         *) echo "heard $line" ;;
     esac
