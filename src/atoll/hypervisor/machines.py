@@ -265,15 +265,18 @@ class Machines:
         self.limit(vm, starting=False)
 
     def limit(self, vm: VM, *, starting: bool, weight: int | None = None) -> None:
-        """Its share of the node. While it starts it may use whole CPUs, so that the start is short."""
+        """Its share of the node. While it starts it counts for whole CPUs, so that the start is short."""
         overhead_mib = self._overheads_mib.get(vm.driver)
         if overhead_mib is None:
             return
+        milli_cpus = vm.vcpus * 1000 if starting else vm.milli_cpus
+        # Beside its virtual CPUs a machine has threads of its own, which a start keeps busy.
+        quota = milli_cpus + 500 if starting else milli_cpus
         cgroups.ensure(
             self.group(vm),
             cgroups.Limits(
-                cpu_milli_quota=vm.vcpus * 1000 if starting else vm.milli_cpus,
-                cpu_weight=weight or max(1, min(10_000, vm.milli_cpus // 10)),
+                cpu_milli_quota=quota,
+                cpu_weight=weight or max(1, min(10_000, milli_cpus // 10)),
                 memory_mib=capacity.memory_mib(vm) + overhead_mib,
                 pids=self._max_processes.get(vm.driver, PIDS),
             ),
