@@ -270,11 +270,10 @@ class Templates:
         return driver
 
     def _kept(self) -> list[Kept]:
-        kept = []
-        for key, held in self._held.items():
-            disk_mib = files.used_mib(self._root / key)
-            kept.append(Kept(key, held.used, disk_mib, disk_mib if held.ready else 0))
-        return kept
+        return [
+            Kept(key, held.used, files.used_mib(self._root / key), held.ready)
+            for key, held in self._held.items()
+        ]
 
     def _read(self, directory: Path) -> Template | None:
         """What a directory holds, if it is a whole template that is good for this host as it is."""

@@ -42,9 +42,9 @@ class Kept(Struct, frozen=True):
 
     key: str
     used: int
-    disk_mib: int
-    memory_mib: int
-    """0: not ready for forks just now."""
+    size_mib: int
+    """On disk, and again in memory while it is ready for forks."""
+    ready: bool
 
 
 def can_fork(image: Image, vm: VM) -> bool:
@@ -79,7 +79,7 @@ def to_drop(kept: Iterable[Kept], most: int, free_disk_mib: int, reserve_mib: in
     for one in oldest:
         if len(oldest) - len(dropped) > most or free_disk_mib < reserve_mib:
             dropped.append(one.key)
-            free_disk_mib += one.disk_mib
+            free_disk_mib += one.size_mib
     return tuple(dropped)
 
 
@@ -87,9 +87,9 @@ def to_unload(kept: Iterable[Kept], available_mib: int, reserve_mib: int) -> tup
     """Those that have to go from memory, the least recently used first."""
     unloaded: list[str] = []
     for one in sorted(kept, key=lambda one: one.used):
-        if one.memory_mib and available_mib < reserve_mib:
+        if one.ready and available_mib < reserve_mib:
             unloaded.append(one.key)
-            available_mib += one.memory_mib
+            available_mib += one.size_mib
     return tuple(unloaded)
 
 
@@ -97,9 +97,9 @@ def to_load(kept: Sequence[Kept], available_mib: int, reserve_mib: int) -> tuple
     """Those that can be made ready for forks, the most recently used first."""
     loaded: list[str] = []
     for one in sorted(kept, key=lambda one: -one.used):
-        if not one.memory_mib and available_mib - one.disk_mib >= 2 * reserve_mib:
+        if not one.ready and available_mib - one.size_mib >= 2 * reserve_mib:
             loaded.append(one.key)
-            available_mib -= one.disk_mib
+            available_mib -= one.size_mib
     return tuple(loaded)
 
 

@@ -11,6 +11,7 @@ import pytest
 from atoll.api import hypervisor as api
 from atoll.drivers.machine.sim import SimFaults
 from atoll.errors import NoCapacity
+from atoll.hypervisor.templates import Limits
 from atoll.model.network import Address, mac_for
 from atoll.plan.hotpool import SPARE_ADDRESSES
 
@@ -257,3 +258,31 @@ async def test_an_agent_that_goes_takes_its_members_with_it(pooling: Any, user: 
 
     assert not (pooling.directory / "state" / "vms" / held).exists()
     await pooling.start()
+
+
+# --- when room is short
+
+
+async def test_short_memory_gives_templates_up_until_there_is_more(
+    forking: Any, user: Any, until: Any
+) -> None:
+    forking.templates._limits = Limits(most=8, memory_reserve_mib=1 << 40, disk_reserve_mib=0)
+    forking.templates._wake.set()
+    await until(lambda: forking.templates.ready == 0)
+    assert (await user.create("second", image="twin")).came == "cold"
+
+    forking.templates._limits = Limits(most=8, memory_reserve_mib=0, disk_reserve_mib=0)
+    forking.templates._wake.set()
+    await until(lambda: forking.templates.ready == 1)
+    assert (await user.create("third", image="twin")).came == "fork"
+
+
+async def test_a_full_disk_takes_templates_for_good(forking: Any, user: Any, until: Any) -> None:
+    forking.templates._limits = Limits(most=8, memory_reserve_mib=0, disk_reserve_mib=1 << 40)
+    forking.templates._wake.set()
+
+    await until(lambda: len(forking.templates) == 0)
+
+    assert list((forking.directory / "state" / "templates").iterdir()) == []
+    assert (await user.create("second", image="twin")).came == "cold"
+    assert len(forking.templates) == 0

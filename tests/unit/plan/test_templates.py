@@ -88,7 +88,7 @@ def test_another_host_or_mtu_is_another_template() -> None:
     assert len(keys) == 3
 
 
-KEPT = [Kept("old", 1, 80, 80), Kept("new", 3, 80, 80), Kept("middle", 2, 80, 0)]
+KEPT = [Kept("old", 1, 80, True), Kept("new", 3, 80, True), Kept("middle", 2, 80, False)]
 
 
 def test_nothing_is_dropped_while_there_is_room() -> None:
