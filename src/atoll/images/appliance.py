@@ -69,7 +69,7 @@ def build(store: ImageStore, cache: Path, progress: Progress) -> Image:
     if kept is not None and store.origin(NAME) == origin(recipe, kept.name):
         return store.get(NAME)
     with _workshop(cache) as workshop:
-        package = packages.fetch_kernel(cache, workshop, progress)
+        package = packages.fetch_kernel(cache, progress)
         if store.origin(NAME) == origin(recipe, package.name):
             return store.get(NAME)
         progress(f"building the appliance from {package.name}")

@@ -6,6 +6,7 @@ Effects: apt-get (network), files in the cache.
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,10 +33,10 @@ def version_key(file_name: str) -> tuple[tuple[int, int | str], ...]:
     return tuple((1, int(part)) if part.isdigit() else (0, part) for part in parts)
 
 
-def fetch_kernel(cache: Path, workshop: Path, progress: Progress) -> Path:
+def fetch_kernel(cache: Path, progress: Progress) -> Path:
     """The kernel package that apt would install, downloaded if need be; else the newest in the cache."""
     try:
-        return _fetch(cache, workshop, progress)
+        return _fetch(cache, progress)
     except AtollError as error:
         kept = cached_kernel(cache)
         if kept is None:
@@ -63,7 +64,7 @@ def parse_uris(said: str) -> str | None:
     return found.group(1) if found and _FILE.fullmatch(found.group(1)) else None
 
 
-def _fetch(cache: Path, workshop: Path, progress: Progress) -> Path:
+def _fetch(cache: Path, progress: Progress) -> Path:
     for tool in ("apt-get", "apt-cache"):
         if host.find_tool(tool) is None:
             raise HostFailure(
@@ -80,7 +81,7 @@ def _fetch(cache: Path, workshop: Path, progress: Progress) -> Path:
     package = cache / uri
     if not package.exists():
         progress(f"downloading {name}")
-        _download(name, package, workshop)
+        _download(name, package)
     return package
 
 
@@ -89,16 +90,18 @@ def _said(*argv: str) -> str:
     return completed.stdout.decode(errors="replace")
 
 
-def _download(name: str, package: Path, workshop: Path) -> None:
-    """Into the workshop, then renamed: the cache never holds half a package."""
+def _download(name: str, package: Path) -> None:
+    """Beside its place, then renamed: the cache never holds half a package."""
+    files.make_dirs(package.parent, 0o755)
     argv = ["apt-get", *_APT_OPTIONS, "download", name]
-    completed = processes.run_blocking(argv, timeout_s=600, check=False, cwd=workshop)
-    if completed.returncode != 0 or not (workshop / package.name).exists():
-        raise HostFailure(
-            f"downloading {name}: {_reason(completed.stderr)}",
-            hint=f"check the network and run: apt-get update; or put the package into {package.parent}",
-        )
-    (workshop / package.name).rename(package)
+    with tempfile.TemporaryDirectory(dir=package.parent, prefix="download-") as directory:
+        completed = processes.run_blocking(argv, timeout_s=600, check=False, cwd=Path(directory))
+        if completed.returncode != 0 or not (Path(directory) / package.name).exists():
+            raise HostFailure(
+                f"downloading {name}: {_reason(completed.stderr)}",
+                hint=f"check the network and run: apt-get update; or put the package into {package.parent}",
+            )
+        (Path(directory) / package.name).rename(package)
     files.sync_dir(package.parent)
 
 

@@ -549,12 +549,10 @@ def apt_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_kernel_comes_from_apt_once(apt_repository: str, tmp_path: Path) -> None:
-    cache, workshop = tmp_path / "downloads", tmp_path / "workshop"
-    cache.mkdir()
-    workshop.mkdir()
+    cache = tmp_path / "not" / "yet" / "there"
     progress: list[str] = []
-    assert packages.fetch_kernel(cache, workshop, progress.append) == cache / apt_repository
-    assert packages.fetch_kernel(cache, workshop, progress.append) == cache / apt_repository
+    assert packages.fetch_kernel(cache, progress.append) == cache / apt_repository
+    assert packages.fetch_kernel(cache, progress.append) == cache / apt_repository
     assert progress == ["downloading linux-image-6.1.0-9-cloud-amd64"]
     assert [path.name for path in cache.iterdir()] == [apt_repository]
 
