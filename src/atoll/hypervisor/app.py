@@ -101,7 +101,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         control.add,
         lambda ip, stage: service.reached(ip, stage),
         Library(config.state / "tftp", lambda ip: service.boots(ip), images),
-        lambda ip, state: service.leases.note(ip, state),
+        lambda ip, state: service.holdings.leases.note(ip, state),
     )
     stack.push_async_callback(network.close)
     overheads_mib = {name: info.overhead_mib for name, info in described.items()}
@@ -143,7 +143,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         facts, records, machines, network, images, board, vms, pooling=pooling, stores=stores, audit=audit
     )
     stack.push_async_callback(service.close)
-    await network.serve(service.subnets())
+    await network.serve(service.holdings.subnets)
     await recover(service, machines, vms, facts.boot_id, config.cgroup)
     templates.prepare()
     logs = BootLogs(records.directory)

@@ -135,25 +135,30 @@ class Handlers:
         return self._service.node()
 
     async def drain(self, call: Call[None, None]) -> Node:
-        return await self._service.drain(True)
+        await self._service.holdings.drain(True)
+        return self._service.node()
 
     async def undrain(self, call: Call[None, None]) -> Node:
-        return await self._service.drain(False)
+        await self._service.holdings.drain(False)
+        return self._service.node()
 
     async def add_subnet(self, call: Call[Subnet, None]) -> Node:
-        return await self._service.add_subnet(call.body)
+        await self._service.holdings.add_subnet(call.body)
+        return self._service.node()
 
     async def add_address(self, call: Call[AddAddress, None]) -> Node:
-        return await self._service.add_addresses(call.body.subnet, call.body.addresses)
+        await self._service.holdings.add_addresses(call.body.subnet, call.body.addresses)
+        return self._service.node()
 
     async def add_lease(self, call: Call[Reservation, None]) -> Node:
-        return await self._service.add_lease(call.body)
+        await self._service.holdings.add_lease(call.body)
+        return self._service.node()
 
     async def delete_lease(self, call: Call[None, None]) -> None:
-        await self._service.delete_lease(check_ip("ip", call.params["ip"]))
+        await self._service.holdings.delete_lease(check_ip("ip", call.params["ip"]))
 
     async def leases(self, call: Call[None, Follow]) -> AsyncIterator[Lease | Done[None]]:
-        async with aclosing(self._service.leases.read(call.query.follow)) as leases:
+        async with aclosing(self._service.holdings.leases.read(call.query.follow)) as leases:
             async for lease in leases:
                 yield lease
         yield Done(None)
@@ -194,24 +199,29 @@ class Handlers:
 
     async def console(self, call: Call[None, Attach]) -> Callable[[ByteSocket], Awaitable[None]]:
         vm, how = self._owned("vm.console", call), call.query
-        self._service.check_console(vm)
+        self._service.screens.check_console(vm)
         if how.take:
             check_taker(call.identity, vm)
         seat = Seat(call.identity.user, watches=how.watch)
 
         async def talk(socket: ByteSocket) -> None:
             await self._consoles.attach(
-                vm.ip, lambda: self._service.console(vm), seat, socket, take=how.take, history=how.history
+                vm.ip,
+                lambda: self._service.screens.console(vm),
+                seat,
+                socket,
+                take=how.take,
+                history=how.history,
             )
 
         return talk
 
     async def vnc(self, call: Call[None, None]) -> Callable[[ByteSocket], Awaitable[None]]:
         vm = self._owned("vm.vnc", call)
-        self._service.check_display(vm)
+        self._service.screens.check_display(vm)
 
         async def talk(socket: ByteSocket) -> None:
-            await relay(await self._service.display(vm), socket)
+            await relay(await self._service.screens.display(vm), socket)
 
         return talk
 

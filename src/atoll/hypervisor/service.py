@@ -10,15 +10,15 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 
 from msgspec import Struct, structs
 
 from atoll import __version__
 from atoll.api.hypervisor import CreateVm, Progress, Wait
 from atoll.api.route import Done
-from atoll.drivers.machine.base import Console, Exit, HasConsole, HasDisplay
-from atoll.errors import AtollError, Conflict, NoCapacity
+from atoll.drivers.machine.base import Exit
+from atoll.errors import AtollError, Conflict
 from atoll.hypervisor.acknowledgements import Acknowledgements
 from atoll.hypervisor.audit import AuditLog, Auditor
 from atoll.hypervisor.changes import Changes
@@ -26,9 +26,9 @@ from atoll.hypervisor.creation import Room, new_instance_id, plan_vm
 from atoll.hypervisor.dhcp.answer import Lease
 from atoll.hypervisor.events import Events
 from atoll.hypervisor.follow import Answers, Follower, answers
+from atoll.hypervisor.holdings import Holdings
 from atoll.hypervisor.hotpool import HotPool, Member, Pooling, PoolPlace, nobody
 from atoll.hypervisor.inventory import Inventory
-from atoll.hypervisor.leases import Leases
 from atoll.hypervisor.machines import Machines
 from atoll.hypervisor.netboot.library import Client
 from atoll.hypervisor.network.base import Network
@@ -36,6 +36,7 @@ from atoll.hypervisor.policies import Policies
 from atoll.hypervisor.readiness import Board
 from atoll.hypervisor.records import Record, Records
 from atoll.hypervisor.rules import Rules
+from atoll.hypervisor.screens import Screens
 from atoll.hypervisor.stores import Stores
 from atoll.hypervisor.volumes import Volumes
 from atoll.identity.access import Operators, check_owner
@@ -43,13 +44,11 @@ from atoll.images.store import ImageStore
 from atoll.model.event import EventKind
 from atoll.model.identity import Identity
 from atoll.model.image import Image
-from atoll.model.lease import Reservation
 from atoll.model.lifecycle import Action, Happening, after, begin, check_not_protected
-from atoll.model.network import Address, Subnet
-from atoll.model.node import Capacity, DriverInfo, Node, Overcommit, Pool
-from atoll.model.vm import VM, Came, ConsoleKind, VmState
-from atoll.plan import addresses, capacity
-from atoll.plan.addresses import free_addresses
+from atoll.model.network import Subnet
+from atoll.model.node import Capacity, DriverInfo, Node, Overcommit
+from atoll.model.vm import VM, Came, VmState
+from atoll.plan import capacity
 from atoll.plan.policies import Backoff
 from atoll.plan.recovery import Want
 from atoll.plan.volumes import store_infos
@@ -114,8 +113,7 @@ class Hypervisor:
         self._images = images
         self._board = board
         self._vms = Inventory(facts.name, records, vms, self._changed)
-        self._given = records.given()
-        self._giving = asyncio.Lock()
+        self.holdings = Holdings(facts.name, records, network, self._vms, self._node_changed)
         self._exits: dict[str, asyncio.Future[Exit]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._follower = Follower(board, self._vms.current, clock.monotonic, answers)
@@ -124,10 +122,10 @@ class Hypervisor:
             machines,
             PoolPlace(
                 free_capacity=self._left,
-                free_addresses=lambda: free_addresses(self._given, self._vms.held(), self._vms.freed),
+                free_addresses=self.holdings.free,
                 directory=records.directory,
                 discard=records.discard,
-                is_open=lambda: not self._given.drained,
+                is_open=lambda: not self.holdings.drained,
                 ready=lambda vm: images.get(vm.image).ready,
             ),
         )
@@ -135,11 +133,11 @@ class Hypervisor:
         self._stores = stores or Stores({})
         self._auditor = Auditor(audit, self._vms.find) if audit is not None else None
         self._rules = Rules(self._vms, facts.backoff, self._launch, self.finish_destroy, self._note_own)
-        self._policies = Policies(self._vms.records, lambda: self._given.drained, self._rules.do, clock.now)
+        self._policies = Policies(self._vms.records, lambda: self.holdings.drained, self._rules.do, clock.now)
         self.acknowledgements = Acknowledgements(self._vms, facts.acknowledge_within_s)
         self.changes = Changes(self._vms, records, machines, images, self._stores, self._room)
         self.volumes = Volumes(self._vms, machines, self._stores, self._room)
-        self.leases = Leases(self.list, lambda: self._given, clock.now)
+        self.screens = Screens(machines)
         self.events = Events(clock.now, lambda: (self.node(), self.list()))
 
     # --- what is there
@@ -152,7 +150,6 @@ class Hypervisor:
         return self._vms.show(reference)
 
     def node(self) -> Node:
-        free = addresses.free_addresses(self._given, self._vms.held(), self._vms.freed)
         states = [str(vm.state) for vm in self.list()]
         return Node(
             ip=self._facts.ip,
@@ -162,18 +159,11 @@ class Hypervisor:
             total=self._facts.total,
             free=self._left().minus(self.pool.demand()),
             drivers=self._facts.drivers,
-            pools=tuple(
-                Pool(
-                    subnet=subnet,
-                    free=() if self._given.drained else free[subnet.id],
-                    used=len(self._given.addresses.get(subnet.id, ())) - len(free[subnet.id]),
-                )
-                for subnet in self._given.subnets
-            ),
+            pools=self.holdings.pools(),
             vms={state: states.count(state) for state in sorted(set(states))},
             owner_users=self._facts.operators.users,
             owner_groups=self._facts.operators.groups,
-            drained=self._given.drained,
+            drained=self.holdings.drained,
             stores=store_infos(self._stores.spaces, (volume for vm in self.list() for volume in vm.volumes)),
             overcommit=self._facts.overcommit,
             templates=self.pool.templates,
@@ -196,7 +186,7 @@ class Hypervisor:
     def lease_of(self, mac: str) -> Lease | None:
         """What DHCP tells the machine with this MAC."""
         vm = self.find_by_mac(mac) or self.pool.rehearsing(mac=mac)
-        return self.leases.of_machine(mac) if vm is None else self.leases.of_vm(vm)
+        return self.holdings.leases.of_machine(mac) if vm is None else self.holdings.leases.of_vm(vm)
 
     def guest_at(self, ip: str) -> VM | None:
         """Whom metadata is about, at this address."""
@@ -204,68 +194,16 @@ class Hypervisor:
 
     def boots(self, ip: str) -> Client | None:
         """Who boots over the network from this address."""
-        return self.leases.client(ip, self.find_by_ip(ip))
-
-    def subnets(self) -> tuple[Subnet, ...]:
-        return self._given.subnets
+        return self.holdings.leases.client(ip, self.find_by_ip(ip))
 
     def subnet_of(self, vm: VM) -> Subnet:
-        return self._given.subnet(vm.subnet)
+        return self.holdings.given.subnet(vm.subnet)
 
     def check_owner(self, identity: Identity, method: str, reference: str) -> VM:
         """The VM, if the caller may do this to it."""
         vm = self.show(reference)
         check_owner(identity, method, vm.name, vm.owner_users, vm.owner_groups, self._facts.operators)
         return vm
-
-    # --- the node
-
-    async def add_subnet(self, subnet: Subnet) -> Node:
-        async with self._giving:
-            given = self._given.add_subnet(subnet)
-            await self._network.serve(given.subnets)
-            return self._give(given)
-
-    async def add_addresses(self, subnet_id: str, new: Iterable[Address]) -> Node:
-        async with self._giving:
-            return self._give(self._given.add_addresses(subnet_id, new))
-
-    async def add_lease(self, lease: Reservation) -> Node:
-        async with self._giving:
-            held = self.find_by_ip(lease.ip) or self.find_by_mac(lease.mac)
-            if held is not None or lease.ip in self.held():
-                who = f"VM {held.name}, {held.ip} {held.mac}" if held else "what the node uses itself"
-                raise Conflict(f"lease {lease.ip} {lease.mac}: clashes with {who}", hint="choose another one")
-            return self._give(self._given.add_lease(lease))
-
-    async def delete_lease(self, ip: str) -> None:
-        """Already gone is success. The machine keeps the address until its lease ends."""
-        async with self._giving:
-            if self.leases.machine_at(ip) is not None:
-                self._give(self._given.delete_lease(ip))
-                self.leases.forget(ip)
-
-    async def drain(self, drained: bool) -> Node:
-        """Whether VMs are made and started here. Those that run run on."""
-        async with self._giving:
-            return self._give(structs.replace(self._given, drained=drained))
-
-    def _check_not_drained(self, doing: str) -> None:
-        if self._given.drained:
-            raise NoCapacity(
-                f"{doing}: node {self._facts.name} is drained",
-                hint="use another node, or have an operator call: atoll node undrain",
-            )
-
-    def _give(self, given: addresses.Given) -> Node:
-        if given != self._given:
-            self._store.write_given(given)
-            self._given = given
-            self.leases.wake()
-            self.pool.wake()
-            self._policies.wake()
-            self.events.emit(EventKind.NODE, node=self.node())
-        return self.node()
 
     # --- create
 
@@ -277,7 +215,7 @@ class Hypervisor:
             self.acknowledgements.expect(known)
             yield Done(known)
             return
-        self._check_not_drained("creating a VM")
+        self.holdings.check_not_drained("creating a VM")
         image = self._images.get(request.spec.image)
         claim = self._claim(request, identity, image)
         vm = claim.vm
@@ -354,7 +292,7 @@ class Hypervisor:
             operators=self._facts.operators,
             total=self._facts.total,
             vms=self._vms.list(),
-            given=self._given,
+            given=self.holdings.given,
             held=self._vms.held(),
             freed=self._vms.freed,
             has_roles=self._facts.has_roles,
@@ -385,7 +323,7 @@ class Hypervisor:
         async with self._vms.alone_with(self.show(reference)) as vm:
             was_down = begin(Action.START, vm.name, vm.state) is not None
             if was_down:
-                self._check_not_drained(f"starting VM {vm.name}")
+                self.holdings.check_not_drained(f"starting VM {vm.name}")
                 await self._launch(vm, restarted_at=())
         if not was_down:
             yield Done(vm)
@@ -449,7 +387,7 @@ class Hypervisor:
         """Shut the guest down and start it again."""
         async with self._vms.alone_with(self.show(reference)) as vm:
             begin(Action.REBOOT, vm.name, vm.state)
-            self._check_not_drained(f"starting VM {vm.name} again")
+            self.holdings.check_not_drained(f"starting VM {vm.name} again")
             await self._stop(vm, GRACE_S)
             await self._launch(vm)
         async with contextlib.aclosing(self._follow(vm, self._until_ready(vm, wait))) as lines:
@@ -477,15 +415,15 @@ class Hypervisor:
 
     async def clear(self, ip: str) -> None:
         """Unplug what an agent before us had at an address that no VM has: a member of its hot pool."""
-        for subnet in self._given.subnets:
-            for address in self._given.addresses.get(subnet.id, ()):
+        for subnet in self.holdings.given.subnets:
+            for address in self.holdings.given.addresses.get(subnet.id, ()):
                 if address.ip == ip:
                     await self._network.unplug(nobody(address, subnet.id), subnet)
 
     async def relaunch(self, vm: VM) -> None:
         """The host was rebooted under it. On a drained node it waits."""
         async with self._vms.alone_with(vm):
-            if self._given.drained:
+            if self.holdings.drained:
                 reason = "the host was rebooted, and the node is drained"
                 self._vms.update(vm, state=VmState.STOPPED, reason=reason, restart_at=clock.now())
             else:
@@ -515,7 +453,7 @@ class Hypervisor:
 
     async def sweep(self) -> None:
         """Take out of the network what is of no VM, such as the hot pool of an agent that was killed."""
-        pools = self._given.addresses.values()
+        pools = self.holdings.given.addresses.values()
         await self._network.sweep(self.held(), {one.ip: one.mac for pool in pools for one in pool})
 
     async def note_down(self, vm: VM, exit_: Exit) -> None:
@@ -564,34 +502,6 @@ class Hypervisor:
                     await self.note_down(vm, exit_)
             except AtollError as error:
                 log.error("VM %s %s ended; noting it: %s", vm.ip, vm.name, error)
-
-    def check_console(self, vm: VM) -> None:
-        """Refuse a console that cannot be had, before anyone is connected to it."""
-        if not isinstance(self._machines.driver(vm.driver), HasConsole):
-            raise Conflict(f"VM {vm.name}: machines of kind {vm.driver} have no console")
-        if _console_of(vm) is ConsoleKind.NONE:
-            raise Conflict(f"VM {vm.name}: was made without a console", hint="see: atoll vm log")
-        if vm.state is not VmState.RUNNING:
-            raise Conflict(f"VM {vm.name}: is {vm.state}, its console is closed", hint="see: atoll vm log")
-
-    async def console(self, vm: VM) -> Console:
-        driver = self._machines.driver(vm.driver)
-        assert isinstance(driver, HasConsole)
-        return await driver.console(self._machines.machine(vm))
-
-    def check_display(self, vm: VM) -> None:
-        """Refuse a screen that cannot be had, before anyone is connected to it."""
-        if _console_of(vm) is not ConsoleKind.VNC:
-            raise Conflict(
-                f"VM {vm.name}: has no screen", hint="create it with: --console vnc; or see: atoll vm console"
-            )
-        if vm.state is not VmState.RUNNING:
-            raise Conflict(f"VM {vm.name}: is {vm.state}, its screen is dark", hint="start it first")
-
-    async def display(self, vm: VM) -> Console:
-        driver = self._machines.driver(vm.driver)
-        assert isinstance(driver, HasDisplay)
-        return await driver.display(self._machines.machine(vm))
 
     def begin(self) -> None:
         """All VMs are found: from now on their own rules are kept."""
@@ -654,15 +564,20 @@ class Hypervisor:
 
     # --- inner workings
 
+    def _node_changed(self) -> None:
+        self.pool.wake()
+        self._policies.wake()
+        self.events.emit(EventKind.NODE, node=self.node())
+
     def _changed(self, kind: EventKind, vm: VM) -> None:
         self.events.emit(kind, vm=vm)
         self._policies.wake()
         if kind is EventKind.DESTROYED:
             self._board.forget(vm.ip)
-            self.leases.forget(vm.ip)
+            self.holdings.leases.forget(vm.ip)
         else:
             self._board.wake(vm.ip)
-            self.leases.wake()
+            self.holdings.leases.wake()
 
     def _attempt(self, function: Callable[[VM], None], vm: VM) -> None:
         """Do what nobody waits for the result of, if the VM is still there."""
@@ -683,8 +598,3 @@ class Hypervisor:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _console_of(vm: VM) -> ConsoleKind:
-    """What its machine was started with."""
-    return vm.console if vm.running is None else vm.running.console

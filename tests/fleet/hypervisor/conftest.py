@@ -120,7 +120,7 @@ class Node:
             audit=self.audit,
             pooling=Pooling(self.templates, self.hot_pool, 0, self.answers),
         )
-        await self.network.serve(self.service.subnets())
+        await self.network.serve(self.service.holdings.subnets)
         await recover(self.service, self.machines, vms, self.boot_id, "atoll/fleet-test")
         self.templates.prepare()
         self._background = [

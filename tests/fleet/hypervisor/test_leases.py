@@ -75,7 +75,7 @@ async def test_leases_are_watched_as_they_change(node, ann, oper):
     await oper.call(api.NODE_ADD_LEASE, body=RACK)
     watcher = asyncio.create_task(watch())
     assert await news() == ("rack1", "unused")
-    node.service.leases.note(RACK.ip, LeaseState.BOUND)
+    node.service.holdings.leases.note(RACK.ip, LeaseState.BOUND)
     assert await news() == ("rack1", "bound")
     await oper.call(api.NODE_DELETE_LEASE, {"ip": RACK.ip})
     assert await news() == ("rack1", "gone")
