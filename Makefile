@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 export ATOLL_CACHE ?= $(CURDIR)/.cache
 DEMO_DIR ?= /var/lib/atoll
+# Test files that run at once. Each of them starts clouds of its own.
+JOBS ?= 2
 
 # What the product needs to run and to build its image; and what the tests hold it against.
 PACKAGES := qemu-system-x86 qemu-utils e2fsprogs nftables util-linux tar busybox-static musl-tools libc6-dev lz4 python3-venv iproute2
@@ -41,7 +43,7 @@ check: setup ## the quick part: format, lint, types, layers, unit tests
 	@$(BIN)/python -m pytest -q tests/style tests/unit
 
 test: setup-test ## all tests
-	@$(SUDO) env ATOLL_CACHE=$(ATOLL_CACHE) CI=$(CI) $(BIN)/python -m pytest -q tests
+	@$(SUDO) env ATOLL_CACHE=$(ATOLL_CACHE) CI=$(CI) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder tests
 
 format: setup ## put the code into its form
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

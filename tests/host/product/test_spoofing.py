@@ -214,6 +214,7 @@ def mallory(
     script = f"#!/bin/sh\nbase64 -d > /run/send <<.\n{program}.\nchmod +x /run/send\n"
     (place / "user-data").write_text(script)
     vm = cloud.create("mallory", "--user-data", str(place / "user-data"), "--cpus", "1")
+    assert cloud.until_script(vm["ip"]) == 0
     with cloud.shell("mallory") as shell:
         yield Mallory(cloud, vm, shell)
     cloud.destroy("mallory")
