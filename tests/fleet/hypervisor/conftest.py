@@ -57,7 +57,7 @@ class Node:
         self.faults = SimFaults()
         self.boot_id = "boot-1"
         self.backoff = Backoff(first_s=0.01, longest_s=0.04, limit=3)
-        self.acknowledge_within_s = 0.1
+        self.acknowledge_within_s = 1.0
         self.open_ports: set[int] = set()
         self.hot_pool = 0
         self.port = 0
