@@ -20,7 +20,14 @@ OK, WARN, FAIL = "ok", "warning", "failure"
 _COLOURS = {OK: "32", WARN: "33", FAIL: "31"}
 
 RUN_TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "nft": "nftables", "setpriv": "util-linux"}
-BUILD_TOOLS = {"musl-gcc": "musl-tools", "busybox": "busybox-static", "dpkg-deb": "dpkg", "apt-get": "apt"}
+DISK_TOOLS = {"qemu-img": "qemu-utils", "mke2fs": "e2fsprogs", "resize2fs": "e2fsprogs"}
+BUILD_TOOLS = {
+    "musl-gcc": "musl-tools",
+    "busybox": "busybox-static",
+    "lz4": "lz4",
+    "dpkg-deb": "dpkg",
+    "apt-get": "apt",
+}
 MIN_SPACE_MIB = 1024
 MIN_MEMORY_MIB = 1024
 
@@ -59,6 +66,7 @@ def examine(directory: Path) -> list[Finding]:
     checks: tuple[Callable[[], Finding], ...] = (
         _root,
         lambda: _tools("tools", RUN_TOOLS, FAIL),
+        lambda: _tools("disk tools", DISK_TOOLS, WARN),
         lambda: _tools("image tools", BUILD_TOOLS, WARN),
         lambda: _accelerator(directory),
         _tun,
@@ -96,7 +104,10 @@ def _tools(name: str, wanted: dict[str, str], severity: str) -> Finding:
     if not missing:
         return Finding(name, OK, ", ".join(wanted))
     return Finding(
-        name, severity, f"missing: {', '.join(missing)}", f"apt-get install {' '.join(missing.values())}"
+        name,
+        severity,
+        f"missing: {', '.join(missing)}",
+        f"apt-get install {' '.join(dict.fromkeys(missing.values()))}",
     )
 
 

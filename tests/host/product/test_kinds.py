@@ -54,6 +54,8 @@ def mixed(
         cloud = replace(made, environment={"DOCKER_HOST": f"unix://{engine_socket}"})
         script = made.directory.parent / "user-data"
         script.write_text(SCRIPT)
+        # An engine that was not there when the cloud was made is found by the next `up`.
+        made("up")
         cloud("up")
         commands = [
             cloud.start(

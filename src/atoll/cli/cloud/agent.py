@@ -24,8 +24,8 @@ POLL_S = 0.02
 
 def write_config(
     cloud: Cloud, paths: Paths, admin: str, drivers: tuple[str, ...], engine: Path | None = None
-) -> None:
-    """Plain JSON: the agent is another program, and its configuration is the contract with it."""
+) -> bool:
+    """Plain JSON: the agent is another program, and its configuration is the contract with it. Whether it changed."""
     config = {
         "name": node_name(),
         "ip": cloud.node_ip,
@@ -49,7 +49,11 @@ def write_config(
     config |= {name: value for name, value in chosen.items() if value is not None}
     if engine is not None:
         config["container_engine"] = str(engine)
-    files.write_durably(paths.agent, msgspec.json.format(msgspec.json.encode(config), indent=2))
+    text = msgspec.json.format(msgspec.json.encode(config), indent=2)
+    if paths.agent.exists() and paths.agent.read_bytes() == text:
+        return False
+    files.write_durably(paths.agent, text)
+    return True
 
 
 def node_name() -> str:

@@ -48,7 +48,8 @@ def up(
 ) -> Cloud:
     """A cloud that serves: made if there is none, mended if it is not whole.
 
-    Settings of the agent are kept; where they change, it is started anew, and VMs run on.
+    Settings of the agent are kept; where they or the kinds of machine that this host has change, it is started
+    anew, and VMs run on.
     """
     check_host()
     # Others pass through to files that are theirs, and see nothing on the way.
@@ -59,14 +60,14 @@ def up(
         if settled != cloud:
             cloud = settled
             files.write_durably(paths.cloud, msgspec.json.encode(cloud))
-            agent.stop(paths)
         say(f"network {cloud.subnet.cidr} in namespace {cloud.namespace}")
         authority = _credentials(cloud, paths)
         say("certificates")
         image = appliance.build(ImageStore(paths.images), cache_of(paths), lambda text: say(f"image: {text}"))
         say(f"image {image.name} {image.digest[:12]}")
         drivers, engine = kinds.offered()
-        agent.write_config(cloud, paths, ADMIN, drivers, engine)
+        if agent.write_config(cloud, paths, ADMIN, drivers, engine):
+            agent.stop(paths)
         pid = agent.running(paths) or agent.start(paths)
         agent.wait_until_serving(paths, pid, (cloud.node_ip, PORT))
         say(f"agent {pid.pid} serves on {cloud.node_ip}:{PORT}")
