@@ -9,6 +9,7 @@
 #include "dhcp_message.h"
 #include "http.h"
 #include "json.h"
+#include "netlink_message.h"
 #include "sha256.h"
 
 static uint64_t state;
@@ -40,6 +41,18 @@ static size_t sound_answer(uint8_t *message)
     return 240 + sizeof options;
 }
 
+/* What the kernel says of eth1: a header, the fixed part, the attributes for MAC and name. */
+static size_t sound_link(uint8_t *message)
+{
+    static const uint8_t link[] = {
+        56, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        10, 0, 1, 0, 0x52, 0x54, 0, 0, 0, 2, 0, 0, 9, 0, 3, 0, 'e', 't', 'h', '1', 0, 0, 0, 0,
+    };
+
+    memcpy(message, link, sizeof link);
+    return sizeof link;
+}
+
 static void mutate(uint8_t *data, size_t *length)
 {
     for (uint32_t changes = chance(6); changes; changes--)
@@ -54,6 +67,7 @@ static void feed(const uint8_t *data, size_t length)
     struct http_response response;
     struct order order;
     struct lease lease;
+    struct link_event event;
     char out[16];
     char hex[SHA256_HEX];
     size_t inner = 0;
@@ -72,6 +86,11 @@ static void feed(const uint8_t *data, size_t length)
     channel_parse(exact, length, &order);
     if (strnlen(order.name, sizeof order.name) == sizeof order.name)
         abort();
+    for (size_t at = 0; netlink_next(exact, length, &at, &event);) {
+        if (strnlen(event.name, sizeof event.name) == sizeof event.name)
+            abort();
+    }
+    http_take_word(exact, length, out, sizeof out);
     sha256_hex(exact, length, hex);
     free(exact);
 }
@@ -84,11 +103,12 @@ static void fuzz_round(void)
         "{\"a\": [1, {\"instance_id\": \"x\"}], \"instance_id\": \"i-1\", \"b\": \"\\\"\"}",
         "identity 02:00:0a:01:00:05 web 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f 17",
         "park",
+        "AQAEAB4Sk-_==\n",
     };
     uint8_t data[DHCP_MAX_FRAME], message[DHCP_MAX_MESSAGE];
     size_t length;
 
-    switch (chance(4)) {
+    switch (chance(5)) {
     case 0:
         length = sound_answer(data);
         break;
@@ -103,6 +123,10 @@ static void fuzz_round(void)
         memcpy(data, text, length);
         break;
     }
+    case 3:
+        length = sound_link(data);
+        length += sound_link(data + length);
+        break;
     default:
         length = 1 + chance(400);
         for (size_t i = 0; i < length; i++)
@@ -149,6 +173,30 @@ static int read_member(const char *key)
     return 0;
 }
 
+static int read_word(void)
+{
+    uint8_t body[1024];
+    char out[16];
+
+    if (!http_take_word(body, fread(body, 1, sizeof body, stdin), out, sizeof out))
+        return 1;
+    printf("%s", out);
+    return 0;
+}
+
+static int read_links(void)
+{
+    static const char *const KINDS[] = {
+        [LINK_NONE] = "none", [LINK_THERE] = "there", [LINK_GONE] = "gone", [LINK_REFUSED] = "refused"};
+    uint8_t data[4096];
+    size_t size = fread(data, 1, sizeof data, stdin), at = 0;
+    struct link_event event;
+
+    while (netlink_next(data, size, &at, &event))
+        printf("%s %d %s %02x %d\n", KINDS[event.kind], event.index, event.name, event.mac[5], event.error);
+    return 0;
+}
+
 static int read_order(void)
 {
     uint8_t line[1024];
@@ -168,6 +216,10 @@ int main(int count, char **words)
 {
     if (count == 2 && !strcmp(words[1], "order"))
         return read_order();
+    if (count == 2 && !strcmp(words[1], "word"))
+        return read_word();
+    if (count == 2 && !strcmp(words[1], "links"))
+        return read_links();
     if (count == 2 && !strcmp(words[1], "sha256"))
         return hash_input();
     if (count == 2 && !strcmp(words[1], "lease"))

@@ -35,6 +35,7 @@ from atoll.system import namespaces
 CACHE = Path(os.environ.get("ATOLL_TEST_CACHE", "/var/cache/atoll"))
 NAMESPACES = (f"ximg{os.getpid()}-{number}" for number in itertools.count())
 MAC, IP, GATEWAY = "52:54:0a:4d:00:10", "10.77.0.16", "10.77.0.1"
+SECOND_MAC, SECOND_IP = "52:54:0a:4d:00:11", "10.77.0.17"
 DISCOVER, OFFER, REQUEST, ACK, NAK = 1, 2, 3, 5, 6
 PATIENCE_S = 30
 MACHINES = {"q35": ("q35", "virtio-net-pci,romfile="), "microvm": ("microvm,acpi=on", "virtio-net-device")}
@@ -65,21 +66,26 @@ class Dhcp:
         reply = OFFER if kind == DISCOVER else ACK
         if self.refuse and reply == ACK:
             reply, self.refuse = NAK, False
-        head = struct.pack(
-            ">BBBB4sHH4s4s4s4s16s", 2, 1, 6, 0, query[4:8], 0, 0, *self._addresses(), query[28:44]
-        )
-        return head.ljust(236, b"\0") + b"\x63\x82\x53\x63" + self._options(reply)
+        second = query[28:34] == bytes.fromhex(SECOND_MAC.replace(":", ""))
+        address = socket.inet_aton(SECOND_IP if second else IP)
+        nothing = bytes(4)
+        addresses = (nothing, address, nothing, nothing)
+        head = struct.pack(">BBBB4sHH4s4s4s4s16s", 2, 1, 6, 0, query[4:8], 0, 0, *addresses, query[28:44])
+        return head.ljust(236, b"\0") + b"\x63\x82\x53\x63" + self._options(reply, second)
 
-    def _addresses(self) -> tuple[bytes, bytes, bytes, bytes]:
-        return bytes(4), socket.inet_aton(IP), bytes(4), bytes(4)
-
-    def _options(self, reply: int) -> bytes:
+    def _options(self, reply: int, second: bool) -> bytes:
         gateway = socket.inet_aton(GATEWAY)
         options = {
             53: bytes([reply]),
             54: gateway,
             51: struct.pack(">I", self.lease_s),
             1: socket.inet_aton("255.255.255.0"),
+        }
+        options |= {12: b"not-the-name"} if second else self._of_the_first(gateway)
+        return b"".join(bytes([code, len(value)]) + value for code, value in options.items()) + b"\xff"
+
+    def _of_the_first(self, gateway: bytes) -> dict[int, bytes]:
+        return {
             6: gateway,
             12: b"web",
             15: b"atoll.test",
@@ -87,7 +93,6 @@ class Dhcp:
             3: socket.inet_aton("10.77.0.99"),
             121: b"\0" + gateway,
         }
-        return b"".join(bytes([code, len(value)]) + value for code, value in options.items()) + b"\xff"
 
 
 def options_of(data: bytes) -> dict[int, bytes]:
@@ -108,23 +113,44 @@ class Metadata:
 
     user_data: bytes | None = None
     failures: int = 0
+    token: str | None = None
+    lost_tokens: int = 0
+    heard: list[tuple[str, str, str | None]] = field(default_factory=list)
 
-    def answer(self, path: str) -> tuple[int, bytes]:
+    def answer(self, path: str, token: str | None) -> tuple[int, bytes]:
+        self.heard.append(("GET", path, token))
         if self.failures:
             self.failures -= 1
             return 503, b""
+        if token != self.token:
+            return 401, b""
         if path == "/latest/dynamic/instance-identity/document":
             return 200, b'{"region": {"instance_id": "no"}, "instance_id": "i-42"}'
         if path == "/latest/user-data" and self.user_data is not None:
             return 200, self.user_data
         return 404, b""
 
+    def give_token(self, path: str, life_s: str | None) -> tuple[int, bytes]:
+        self.heard.append(("PUT", path, life_s))
+        if path != "/latest/api/token" or not life_s or self.token is None:
+            return 404, b""
+        if self.lost_tokens:
+            self.lost_tokens -= 1
+            return 200, b"one-of-a-service-that-has-ended"
+        return 200, self.token.encode()
+
     def handler(self) -> type[BaseHTTPRequestHandler]:
         metadata = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                status, body = metadata.answer(self.path)
+                self._send(*metadata.answer(self.path, self.headers["X-aws-ec2-metadata-token"]))
+
+            def do_PUT(self) -> None:
+                life_s = self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
+                self._send(*metadata.give_token(self.path, life_s))
+
+            def _send(self, status: int, body: bytes) -> None:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -138,15 +164,19 @@ class Metadata:
 
 @contextmanager
 def network() -> Iterator[str]:
-    """A namespace with a tap that has the gateway's address, and the metadata address."""
+    """A namespace with two taps in a bridge that has the gateway's address, and the metadata address."""
     name = next(NAMESPACES)
     namespaces.ensure(name)
     try:
         for words in (
-            "tuntap add tap0 mode tap vnet_hdr",
-            "link set tap0 address 02:77:00:00:00:01 up",
-            f"address add {GATEWAY}/24 dev tap0",
+            "link add br0 address 02:77:00:00:00:01 type bridge",
+            f"address add {GATEWAY}/24 dev br0",
+            "link set br0 up",
             "address add 169.254.169.254/32 dev lo",
+            "tuntap add tap0 mode tap vnet_hdr",
+            "link set tap0 master br0 up",
+            "tuntap add tap1 mode tap vnet_hdr",
+            "link set tap1 master br0 up",
         ):
             subprocess.run(["ip", "-n", name, *words.split()], check=True, capture_output=True)
         yield name
@@ -158,7 +188,7 @@ def network() -> Iterator[str]:
 def dhcp_server(namespace: str, dhcp: Dhcp) -> Iterator[None]:
     with namespaces.inside(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"tap0")
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"br0")
         listener.bind(("", 67))
         listener.settimeout(0.1)
         ended = threading.Event()
@@ -210,9 +240,9 @@ class Guest:
     dhcp: Dhcp
     metadata: Metadata
 
-    def ask(self, path: str = "/", timeout_s: float = 2) -> dict[str, Any]:
+    def ask(self, path: str = "/", timeout_s: float = 2, ip: str = IP) -> dict[str, Any]:
         def fetch() -> dict[str, Any]:
-            with urllib.request.urlopen(f"http://{IP}{path}", timeout=timeout_s) as reply:
+            with urllib.request.urlopen(f"http://{ip}{path}", timeout=timeout_s) as reply:
                 return json.load(reply)
 
         return namespaces.inside(self.namespace, fetch)
@@ -226,16 +256,18 @@ class Guest:
     def log(self) -> str:
         return (self.directory / "console.log").read_text(errors="replace")
 
-    def qmp(self, command: str) -> None:
+    def qmp(self, command: str, **arguments: str) -> bool:
+        """Whether QEMU did it."""
         with socket.socket(socket.AF_UNIX) as monitor:
             monitor.connect(str(self.directory / "qmp"))
             stream = monitor.makefile("rw")
             stream.readline()
-            for name in ("qmp_capabilities", command):
-                stream.write(json.dumps({"execute": name}) + "\n")
+            for name, given in (("qmp_capabilities", {}), (command, arguments)):
+                stream.write(json.dumps({"execute": name, "arguments": given}) + "\n")
                 stream.flush()
-                stream.readline()
+                answer = next(line for line in map(json.loads, stream) if "event" not in line)
             stream.close()
+            return "return" in answer
 
 
 def until(attempt: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
@@ -258,6 +290,7 @@ def booting(
     memory_mib: int = 128,
     dhcp: Dhcp | None = None,
     metadata: Metadata | None = None,
+    devices: tuple[str, ...] = (),
 ) -> Iterator[Guest]:
     dhcp, metadata = dhcp or Dhcp(), metadata or Metadata()
     machine_type, card = MACHINES[machine]
@@ -272,6 +305,7 @@ def booting(
         *("-chardev", line, "-serial", "chardev:line", "-qmp", f"unix:{directory}/qmp,server=on,wait=off"),
         *("-netdev", "tap,id=net,ifname=tap0,script=no,downscript=no"),
         *("-device", f"{card},netdev=net,mac={MAC}"),
+        *devices,
     ]
     (directory / "console.log").touch()
     with (
@@ -452,6 +486,85 @@ def test_a_guest_without_user_data_has_the_hash_of_nothing_and_keeps_its_lease(
         until(lambda: guest.log().count("dhcp: bound") == 2, "a new lease after a refusal")
         assert "is lost: the server refused it" in guest.log()
         assert guest.ready()["ip"] == IP
+
+
+SECOND_NIC = {
+    "driver": "virtio-net-pci",
+    "id": "nic",
+    "netdev": "second",
+    "bus": "socket1",
+    "mac": SECOND_MAC,
+}
+
+
+def test_a_second_interface_has_its_own_lease_and_answers_by_itself_and_may_come_and_go(
+    store: ImageStore, built: Image, tmp_path: Path
+) -> None:
+    # Both in one network, where the kernel alone would answer for both addresses by the first.
+    devices = (
+        *("-device", "pcie-root-port,id=socket1,chassis=1"),
+        *("-netdev", "tap,id=second,ifname=tap1,script=no,downscript=no"),
+        *("-device", "virtio-net-pci,romfile=,id=nic,netdev=second,bus=socket1,mac=" + SECOND_MAC),
+    )
+    first = {"name": "eth0", "mac": MAC, "ip": IP}
+    second = {"name": "eth1", "mac": SECOND_MAC, "ip": SECOND_IP}
+    with booting(store, built, tmp_path, devices=devices) as guest:
+        assert guest.ready()["interfaces"][0] == first
+        until(lambda: guest.ask()["interfaces"] == [first, second], "the second interface has its lease")
+        with sniffing(guest.namespace, "tap0") as by_the_first:
+            assert guest.ask(ip=SECOND_IP)["hostname"] == "web"
+            assert SECOND_IP not in senders(by_the_first)
+        with shell(guest) as console:
+            routes = console.run("ip route")
+            assert routes.count("default") == 1
+            assert "default via 10.77.0.1 dev eth0" in routes
+            assert "dev eth1" in console.run(f"ip route get {GATEWAY} from {SECOND_IP}")
+            assert "web" in console.run("hostname; cat /etc/hosts")
+        guest.qmp("device_del", id="nic")
+        until(lambda: guest.ask()["interfaces"] == [first], "the second interface is gone")
+        until(lambda: guest.qmp("device_add", **SECOND_NIC), "its place is free")
+        until(lambda: guest.ask()["interfaces"] == [first, second], f"another one has come; {guest.log()}")
+        assert guest.ask(ip=SECOND_IP)["ip"] == IP
+
+
+@contextmanager
+def sniffing(namespace: str, interface: str) -> Iterator[socket.socket]:
+    """What comes in by an interface, from now on."""
+    every = socket.htons(3)
+    kind = (socket.AF_PACKET, socket.SOCK_DGRAM, every)
+    with namespaces.inside(namespace, lambda: socket.socket(*kind)) as sniffer:
+        namespaces.inside(namespace, lambda: sniffer.bind((interface, 3)))
+        sniffer.setblocking(False)
+        yield sniffer
+
+
+def senders(sniffer: socket.socket) -> set[str]:
+    found = set()
+    with suppress(BlockingIOError):
+        while packet := sniffer.recvfrom(65536):
+            data, (_, protocol, kind, *_) = packet
+            if kind == socket.PACKET_OUTGOING:
+                continue
+            if protocol == 0x0800:
+                found.add(socket.inet_ntoa(data[12:16]))
+            elif protocol == 0x0806:
+                found.add(socket.inet_ntoa(data[14:18]))
+    return found
+
+
+def test_a_guest_gets_a_token_where_one_is_wanted_and_another_where_that_is_lost(
+    store: ImageStore, built: Image, tmp_path: Path
+) -> None:
+    metadata = Metadata(b"for holders only", token="AQAAA-_42==", lost_tokens=1)
+    with booting(store, built, tmp_path, metadata=metadata) as guest:
+        said = guest.ready()
+        assert said["user_data_sha256"] == hashlib.sha256(b"for holders only").hexdigest()
+        assert said["instance_id"] == "i-42"
+    first, *_ = metadata.heard
+    assert first[0] == "GET", "the ordinary way is tried first: it has fewer round trips"
+    assert [life_s for verb, _, life_s in metadata.heard if verb == "PUT"] == ["60", "60"]
+    with_token = {path for _, path, token in metadata.heard if token == metadata.token}
+    assert with_token == {"/latest/dynamic/instance-identity/document", "/latest/user-data"}
 
 
 def test_a_second_build_changes_nothing_and_asks_nobody(

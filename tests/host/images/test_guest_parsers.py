@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import struct
 import subprocess
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from atoll.drivers.machine.qemu.channel import order
 from atoll.images.appliance import GUEST
 
 HARNESS = Path(__file__).with_name("guest_parsers.c")
-PURE = ("channel_message.c", "dhcp_message.c", "http.c", "json.c", "sha256.c")
+PURE = ("channel_message.c", "dhcp_message.c", "http.c", "json.c", "netlink_message.c", "sha256.c")
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,72 @@ def test_a_lease_is_read_and_classless_routes_win_over_the_router(parsers: Path)
 def test_only_the_outermost_member_is_found(parsers: Path, document: object, found: str | None) -> None:
     done = run(parsers, "member", "instance_id", data=json.dumps(document).encode())
     assert (done.stdout.decode() if done.returncode == 0 else None) == found, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (b"AQAEAB-_42==", "AQAEAB-_42=="),
+        (b"token\r\n", "token"),
+        (b"", None),
+        (b"\n", None),
+        (b"two words", None),
+        (b"one\r\nX-Header: two", None),
+        (b"caf\xc3\xa9", None),
+        (b"nul\0", None),
+        (b"x" * 15, "x" * 15),
+        (b"x" * 16, None),
+    ],
+)
+def test_a_token_is_one_word_that_a_header_can_hold(parsers: Path, body: bytes, word: str | None) -> None:
+    done = run(parsers, "word", data=body)
+    assert (done.stdout.decode() if done.returncode == 0 else None) == word, done.stderr
+
+
+MAC = bytes.fromhex("525400000002")
+
+
+def link(
+    name: bytes, *, message: int = 16, family: int = 0, kind: int = 1, index: int = 3, mac: bytes = MAC
+) -> bytes:
+    """What the kernel says of an interface."""
+    body = struct.pack("=BxHiII", family, kind, index, 0, 0) + attribute(1, mac) + attribute(3, name)
+    return struct.pack("=IHHII", 16 + len(body), message, 0, 0, 0) + body
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    size = 4 + len(value)
+    return struct.pack("=HH", size, kind) + value + bytes(-size % 4)
+
+
+@pytest.mark.parametrize(
+    ("said", "understood"),
+    [
+        (link(b"eth1\0"), "there 3 eth1 02 0"),
+        (link(b"eth12"), "there 3 eth12 02 0"),
+        (link(b"eth1\0", message=17), "gone 3 eth1 02 0"),
+        (link(b"eth0\0"), "none 0  00 0"),
+        (link(b"veth1\0"), "none 0  00 0"),
+        (link(b"eth1.5\0"), "none 0  00 0"),
+        (link(b"eth\0"), "none 0  00 0"),
+        (link(b"eth" + b"1" * 13), "none 0  00 0"),
+        (link(b"eth1\0", family=7, message=17), "none 0  00 0"),
+        (link(b"eth1\0", kind=772), "none 0  00 0"),
+        (link(b"eth1\0", index=0), "none 0  00 0"),
+        (link(b"eth1\0", mac=MAC * 2), "none 0  00 0"),
+        (struct.pack("=IHHIIi", 20, 2, 0, 0, 0, -17), "refused 0  00 -17"),
+        (link(b"eth1\0")[:-1], ""),
+        (b"", ""),
+    ],
+)
+def test_only_further_ethernet_interfaces_are_heard_of(parsers: Path, said: bytes, understood: str) -> None:
+    assert run(parsers, "links", data=said).stdout.decode().strip() == understood
+
+
+def test_messages_of_the_kernel_are_read_one_after_the_other(parsers: Path) -> None:
+    said = link(b"lo\0", kind=772) + link(b"eth0\0") + link(b"eth1\0", index=4) + link(b"eth2\0", index=5)
+    kinds = [line.split()[:2] for line in run(parsers, "links", data=said).stdout.decode().splitlines()]
+    assert kinds == [["none", "0"], ["none", "0"], ["there", "4"], ["there", "5"]]
 
 
 SEED = bytes(range(32)).hex()

@@ -11,6 +11,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,6 +68,18 @@ def test_a_vm_reaches_its_stages_one_after_the_other(booted: dict[str, Any]) -> 
 def test_a_script_in_the_user_data_runs(cloud: Cli, booted: dict[str, Any]) -> None:
     assert cloud.until_script(booted["ip"]) == 42
     assert "the script ran on booted" in cloud("vm", "log", "booted").stdout
+
+
+def test_a_guest_whose_metadata_needs_tokens_gets_its_user_data(cloud: Cli, tmp_path: Path) -> None:
+    (tmp_path / "user-data").write_bytes(b"for holders only\n")
+    vm = cloud.create("careful", "--imdsv2-required", "--user-data", str(tmp_path / "user-data"))
+    try:
+        said = cloud.ask(vm["ip"])
+        assert said["user_data_sha256"] == vm["user_data_sha256"]
+        assert said["user_data_sha256"] == hashlib.sha256(b"for holders only\n").hexdigest()
+        assert said["instance_id"] == vm["instance_id"]
+    finally:
+        cloud.destroy("careful")
 
 
 def test_two_creates_at_once_get_addresses_of_their_own(

@@ -1,4 +1,4 @@
-/* The DHCP client (RFC 2131). Effects: packets on the link, network_apply.
+/* The DHCP client (RFC 2131). Effects: packets on the link; tells whoever uses the lease.
  *
  *                 offer               ack                T1              T2               expiry
  *   SELECTING ------------> REQUESTING ---> BOUND -----------> RENEWING ----> REBINDING ---------+
@@ -27,23 +27,6 @@
 
 enum { FIRST_RETRY_MS = 50, LAST_RETRY_MS = 4000, REQUESTS_PER_OFFER = 5, RENEWAL_RETRY_MS = 60 * 1000 };
 
-enum state { SELECTING, REQUESTING, BOUND, RENEWING, REBINDING };
-
-static struct {
-    enum state state;
-    struct nic nic;
-    struct lease offer;
-    struct lease lease;
-    uint32_t xid;
-    uint64_t began_ms;
-    uint64_t bound_ms;
-    uint64_t retry_ms;
-    int requests;
-    int fd;
-    struct timer timer;
-    void (*bound)(const struct lease *lease);
-} client = {.fd = -1};
-
 static void on_timer(void *context);
 static void on_packet(void *context, short events);
 
@@ -54,32 +37,32 @@ static const char *dotted(uint32_t address)
     return inet_ntoa(in);
 }
 
-static void use_socket(int fd, const char *kind)
+static void use_socket(struct dhcp *client, int fd, const char *kind)
 {
-    loop_close(client.fd);
-    client.fd = fd;
+    loop_close(client->fd);
+    client->fd = fd;
     if (fd < 0)
         say("dhcp: opening a %s socket: %s", kind, strerror(errno));
     else
-        loop_watch(fd, POLLIN, on_packet, NULL);
+        loop_watch(fd, POLLIN, on_packet, client);
 }
 
 /* Without an address only a packet socket can talk. It is open during the exchange alone, because it would
  * wake us for every packet of every connection. */
-static void use_packet_socket(void)
+static void use_packet_socket(struct dhcp *client)
 {
     int fd = socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct sockaddr_ll here = {
-        .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_IP), .sll_ifindex = client.nic.index};
+        .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_IP), .sll_ifindex = client->nic.index};
 
     if (fd >= 0 && bind(fd, (struct sockaddr *)&here, sizeof here)) {
         close(fd);
         fd = -1;
     }
-    use_socket(fd, "packet");
+    use_socket(client, fd, "packet");
 }
 
-static void use_udp_socket(void)
+static void use_udp_socket(struct dhcp *client)
 {
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(DHCP_CLIENT_PORT)};
@@ -87,256 +70,262 @@ static void use_udp_socket(void)
 
     if (fd >= 0
         && (setsockopt(fd, SOL_SOCKET, SO_BROADCAST, &yes, sizeof yes)
-            || setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, INTERFACE, sizeof INTERFACE)
+            || setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, client->nic.name, sizeof client->nic.name)
             || bind(fd, (struct sockaddr *)&here, sizeof here))) {
         close(fd);
         fd = -1;
     }
-    use_socket(fd, "UDP");
+    use_socket(client, fd, "UDP");
 }
 
-static bool has_address(void)
+static bool has_address(const struct dhcp *client)
 {
-    return client.state == RENEWING || client.state == REBINDING;
+    return client->state == RENEWING || client->state == REBINDING;
 }
 
-static ssize_t send_packet(const uint8_t *message, size_t length)
+static ssize_t send_packet(const struct dhcp *client, const uint8_t *message, size_t length)
 {
     uint8_t packet[DHCP_MAX_FRAME];
     size_t size = dhcp_frame(message, length, packet);
     struct sockaddr_ll to = {
         .sll_family = AF_PACKET,
         .sll_protocol = htons(ETH_P_IP),
-        .sll_ifindex = client.nic.index,
+        .sll_ifindex = client->nic.index,
         .sll_halen = 6,
         .sll_addr = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
     };
 
-    return sendto(client.fd, packet, size, 0, (struct sockaddr *)&to, sizeof to);
+    return sendto(client->fd, packet, size, 0, (struct sockaddr *)&to, sizeof to);
 }
 
-static ssize_t send_datagram(const uint8_t *message, size_t length)
+static ssize_t send_datagram(const struct dhcp *client, const uint8_t *message, size_t length)
 {
     struct sockaddr_in to = {
         .sin_family = AF_INET,
         .sin_port = htons(DHCP_SERVER_PORT),
-        .sin_addr.s_addr = client.state == RENEWING && client.lease.server ? client.lease.server : INADDR_BROADCAST,
+        .sin_addr.s_addr = INADDR_BROADCAST,
     };
 
-    return sendto(client.fd, message, length, 0, (struct sockaddr *)&to, sizeof to);
+    if (client->state == RENEWING && client->lease.server)
+        to.sin_addr.s_addr = client->lease.server;
+    return sendto(client->fd, message, length, 0, (struct sockaddr *)&to, sizeof to);
 }
 
-static void send_query(void)
+static void send_query(struct dhcp *client)
 {
     uint8_t message[DHCP_MAX_MESSAGE];
-    uint64_t seconds = (now_ms() - client.began_ms) / 1000;
+    uint64_t seconds = (now_ms() - client->began_ms) / 1000;
     struct dhcp_query query = {
-        .type = client.state == SELECTING ? DHCP_DISCOVER : DHCP_REQUEST,
-        .xid = client.xid,
+        .type = client->state == SELECTING ? DHCP_DISCOVER : DHCP_REQUEST,
+        .xid = client->xid,
         .seconds = (uint16_t)(seconds < UINT16_MAX ? seconds : UINT16_MAX),
     };
 
-    memcpy(query.mac, client.nic.mac, 6);
-    if (has_address())
-        query.own_address = client.lease.address;
-    if (client.state == REQUESTING) {
-        query.wanted_address = client.offer.address;
-        query.server = client.offer.server;
+    memcpy(query.mac, client->nic.mac, 6);
+    if (has_address(client))
+        query.own_address = client->lease.address;
+    if (client->state == REQUESTING) {
+        query.wanted_address = client->offer.address;
+        query.server = client->offer.server;
     }
     size_t length = dhcp_build(&query, message);
-    ssize_t sent = has_address() ? send_datagram(message, length) : send_packet(message, length);
+    ssize_t sent =
+        has_address(client) ? send_datagram(client, message, length) : send_packet(client, message, length);
     if (sent < 0)
         say("dhcp: sending: %s", strerror(errno));
 }
 
-static void new_exchange(void)
+static void new_exchange(struct dhcp *client)
 {
     /* Not GRND_RANDOM: this must not wait for entropy, and needs only to differ from the neighbours'. */
-    if (getrandom(&client.xid, sizeof client.xid, GRND_INSECURE) != sizeof client.xid)
-        client.xid = (uint32_t)now_ms();
-    client.began_ms = now_ms();
+    if (getrandom(&client->xid, sizeof client->xid, GRND_INSECURE) != sizeof client->xid)
+        client->xid = (uint32_t)now_ms();
+    client->began_ms = now_ms();
 }
 
-static void retry_later(void)
+static void retry_later(struct dhcp *client)
 {
-    timer_start(&client.timer, client.retry_ms);
-    client.retry_ms = client.retry_ms * 2 < LAST_RETRY_MS ? client.retry_ms * 2 : LAST_RETRY_MS;
+    timer_start(&client->timer, client->retry_ms);
+    client->retry_ms = client->retry_ms * 2 < LAST_RETRY_MS ? client->retry_ms * 2 : LAST_RETRY_MS;
 }
 
-static void discover(void)
+static void discover(struct dhcp *client)
 {
-    client.state = SELECTING;
-    send_query();
-    retry_later();
+    client->state = SELECTING;
+    send_query(client);
+    retry_later(client);
 }
 
-static void begin_selecting(void)
+static void begin_selecting(struct dhcp *client)
 {
-    client.retry_ms = FIRST_RETRY_MS;
-    new_exchange();
-    use_packet_socket();
-    say("dhcp: discover");
-    discover();
+    client->retry_ms = FIRST_RETRY_MS;
+    new_exchange(client);
+    use_packet_socket(client);
+    say("dhcp: discover on %s", client->nic.name);
+    discover(client);
 }
 
-static void lose_address(const char *why)
+static void lose_address(struct dhcp *client, const char *why)
 {
-    say("dhcp: %s is lost: %s", dotted(client.lease.address), why);
-    memset(&client.lease, 0, sizeof client.lease);
-    network_clear();
-    begin_selecting();
+    struct lease before = client->lease;
+
+    say("dhcp: %s is lost: %s", dotted(before.address), why);
+    memset(&client->lease, 0, sizeof client->lease);
+    client->use->lost(client, &before);
+    begin_selecting(client);
 }
 
-static void request_offer(void)
+static void request_offer(struct dhcp *client)
 {
-    client.state = REQUESTING;
-    client.requests++;
-    send_query();
-    retry_later();
+    client->state = REQUESTING;
+    client->requests++;
+    send_query(client);
+    retry_later(client);
 }
 
-static void take_offer(const struct lease *offer)
+static void take_offer(struct dhcp *client, const struct lease *offer)
 {
-    client.offer = *offer;
-    client.retry_ms = FIRST_RETRY_MS;
-    client.requests = 0;
-    request_offer();
+    client->offer = *offer;
+    client->retry_ms = FIRST_RETRY_MS;
+    client->requests = 0;
+    request_offer(client);
 }
 
-static uint64_t left_ms(uint32_t after_s)
+static uint64_t left_ms(const struct dhcp *client, uint32_t after_s)
 {
-    uint64_t due = client.bound_ms + (uint64_t)after_s * 1000;
+    uint64_t due = client->bound_ms + (uint64_t)after_s * 1000;
     uint64_t now = now_ms();
 
     return due > now ? due - now : 0;
 }
 
-static void take_lease(const struct lease *lease)
+static void take_lease(struct dhcp *client, const struct lease *lease)
 {
-    struct lease before = client.lease;
+    struct lease before = client->lease;
     struct lease after = *lease;
 
     if (!after.server)
-        after.server = client.offer.server;
-    client.state = BOUND;
-    client.lease = after;
-    client.bound_ms = now_ms();
-    loop_close_later(client.fd);
-    client.fd = -1;
+        after.server = client->offer.server;
+    client->state = BOUND;
+    client->lease = after;
+    client->bound_ms = now_ms();
+    loop_close_later(client->fd);
+    client->fd = -1;
     if (after.lifetime_s == DHCP_FOREVER)
-        timer_stop(&client.timer);
+        timer_stop(&client->timer);
     else
-        timer_start(&client.timer, left_ms(after.renew_s));
+        timer_start(&client->timer, left_ms(client, after.renew_s));
     if (memcmp(&before, &after, sizeof after) == 0)
         return;
     if (before.address)
-        network_clear();
-    network_apply(&client.nic, &client.lease);
-    client.bound(&client.lease);
-    say("dhcp: bound to %s as %s", dotted(after.address), after.host_name[0] ? after.host_name : "(no name)");
+        client->use->lost(client, &before);
+    client->use->bound(client, &client->lease);
+    say("dhcp: bound to %s as %s on %s", dotted(after.address), after.host_name[0] ? after.host_name : "(no name)",
+        client->nic.name);
 }
 
 /* Half of the time that is left, but not often (RFC 2131, 4.4.5), and never past `until_s`. */
-static void ask_again(uint32_t until_s)
+static void ask_again(struct dhcp *client, uint32_t until_s)
 {
-    uint64_t left = left_ms(until_s);
+    uint64_t left = left_ms(client, until_s);
     uint64_t wait = left / 2 > RENEWAL_RETRY_MS ? left / 2 : RENEWAL_RETRY_MS;
 
-    send_query();
-    timer_start(&client.timer, wait < left ? wait : left);
+    send_query(client);
+    timer_start(&client->timer, wait < left ? wait : left);
 }
 
-static void keep_lease(void)
+static void keep_lease(struct dhcp *client)
 {
-    if (left_ms(client.lease.lifetime_s) == 0) {
-        lose_address("the lease ran out");
+    if (left_ms(client, client->lease.lifetime_s) == 0) {
+        lose_address(client, "the lease ran out");
         return;
     }
-    if (client.state == BOUND) {
-        new_exchange();
-        use_udp_socket();
+    if (client->state == BOUND) {
+        new_exchange(client);
+        use_udp_socket(client);
     }
-    if (left_ms(client.lease.rebind_s) > 0) {
-        client.state = RENEWING;
-        ask_again(client.lease.rebind_s);
+    if (left_ms(client, client->lease.rebind_s) > 0) {
+        client->state = RENEWING;
+        ask_again(client, client->lease.rebind_s);
     } else {
-        client.state = REBINDING;
-        ask_again(client.lease.lifetime_s);
+        client->state = REBINDING;
+        ask_again(client, client->lease.lifetime_s);
     }
 }
 
 static void on_timer(void *context)
 {
-    (void)context;
-    if (client.state == SELECTING)
-        discover();
-    else if (client.state == REQUESTING && client.requests < REQUESTS_PER_OFFER)
-        request_offer();
-    else if (client.state == REQUESTING)
-        begin_selecting();
+    struct dhcp *client = context;
+
+    if (client->state == SELECTING)
+        discover(client);
+    else if (client->state == REQUESTING && client->requests < REQUESTS_PER_OFFER)
+        request_offer(client);
+    else if (client->state == REQUESTING)
+        begin_selecting(client);
     else
-        keep_lease();
+        keep_lease(client);
 }
 
-static void refuse(void)
+static void refuse(struct dhcp *client)
 {
-    if (has_address()) {
-        lose_address("the server refused it");
-    } else if (client.state == REQUESTING) {
+    if (has_address(client)) {
+        lose_address(client, "the server refused it");
+    } else if (client->state == REQUESTING) {
         say("dhcp: refused");
-        client.state = SELECTING;
+        client->state = SELECTING;
         /* Not at once: two servers that disagree must not make a storm. */
-        retry_later();
+        retry_later(client);
     }
 }
 
-static void take_message(const uint8_t *message, size_t length)
+static void take_message(struct dhcp *client, const uint8_t *message, size_t length)
 {
     struct lease lease;
-    int type = dhcp_parse(message, length, client.xid, client.nic.mac, &lease);
+    int type = dhcp_parse(message, length, client->xid, client->nic.mac, &lease);
 
-    if (type == DHCP_OFFER && client.state == SELECTING)
-        take_offer(&lease);
-    else if (type == DHCP_ACK && client.state != SELECTING)
-        take_lease(&lease);
+    if (type == DHCP_OFFER && client->state == SELECTING)
+        take_offer(client, &lease);
+    else if (type == DHCP_ACK && client->state != SELECTING)
+        take_lease(client, &lease);
     else if (type == DHCP_NAK)
-        refuse();
+        refuse(client);
 }
 
 static void on_packet(void *context, short events)
 {
+    struct dhcp *client = context;
     uint8_t packet[DHCP_MAX_FRAME];
 
-    (void)context;
     (void)events;
     /* One at a time: an answer may change the socket that we listen to. */
-    ssize_t size = recv(client.fd, packet, sizeof packet, 0);
+    ssize_t size = recv(client->fd, packet, sizeof packet, 0);
     if (size <= 0)
         return;
-    if (has_address()) {
-        take_message(packet, (size_t)size);
+    if (has_address(client)) {
+        take_message(client, packet, (size_t)size);
         return;
     }
     size_t length;
     const uint8_t *message = dhcp_unframe(packet, (size_t)size, &length);
     if (message)
-        take_message(message, length);
+        take_message(client, message, length);
 }
 
-void dhcp_start(const struct nic *nic, void (*bound)(const struct lease *lease))
+void dhcp_start(struct dhcp *client, const struct nic *nic, const struct dhcp_use *use)
 {
-    client.nic = *nic;
-    client.bound = bound;
-    client.timer.fire = on_timer;
-    begin_selecting();
+    *client = (struct dhcp){
+        .nic = *nic, .use = use, .fd = -1, .timer = {.fire = on_timer, .context = client}};
+    begin_selecting(client);
 }
 
-void dhcp_stop(void)
+void dhcp_stop(struct dhcp *client)
 {
-    timer_stop(&client.timer);
-    loop_close(client.fd);
-    client.fd = -1;
-    memset(&client.lease, 0, sizeof client.lease);
-    memset(&client.offer, 0, sizeof client.offer);
-    network_clear();
+    if (!client->use)
+        return;
+    timer_stop(&client->timer);
+    loop_close(client->fd);
+    if (client->lease.address)
+        client->use->lost(client, &client->lease);
+    *client = (struct dhcp){0};
 }

@@ -66,6 +66,21 @@ bool http_parse_response(const uint8_t *data, size_t length, struct http_respons
     return true;
 }
 
+bool http_take_word(const uint8_t *body, size_t length, char *out, size_t room)
+{
+    while (length && (body[length - 1] == '\n' || body[length - 1] == '\r'))
+        length--;
+    if (!length || length >= room)
+        return false;
+    for (size_t i = 0; i < length; i++) {
+        if (body[i] <= ' ' || body[i] > '~')
+            return false;
+    }
+    memcpy(out, body, length);
+    out[length] = 0;
+    return true;
+}
+
 int http_judge_request(const uint8_t *head, size_t length)
 {
     const uint8_t *end = memchr(head, '\n', length);

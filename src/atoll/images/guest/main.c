@@ -1,6 +1,6 @@
 /* The guest agent: process 1 of the appliance. Effects: through the other files.
  *
- *   mounts, modules -> interface -> DHCP -> metadata -> port 80 open, user data running
+ *   mounts, modules -> interface -> DHCP -> metadata -> port 80 open, user data running -> further interfaces
  *                          |
  *                          +-> all modules, then wait: the guest becomes a template, and its copies go on from
  *                              here when they are told who they are (channel_message.h)
@@ -28,13 +28,17 @@
 #include "network.h"
 #include "power.h"
 #include "script.h"
+#include "secondary.h"
 #include "server.h"
 #include "sha256.h"
 #include "startup.h"
 
 enum { FIRST_NIC_RETRY_MS = 2, LAST_NIC_RETRY_MS = 100, SPARE_MS = 50, NO_ANSWER_MS = 1000, SETTLE_MS = 500 };
+/* Of many forks at once, those that have come up leave the CPUs to the others, and to their own first answers. */
+enum { FORK_SPARE_MS = 500 };
 
 static struct instance instance;
+static struct dhcp dhcp;
 static pid_t script;
 static int signals = -1;
 static struct timer nic_timer;
@@ -43,6 +47,7 @@ static struct timer wait_timer;
 static bool waits;   /* this guest becomes a template */
 static bool waiting; /* for an identity, just now */
 static bool rehearsing;
+static bool ours; /* the interfaces are, to configure */
 
 static void draw_random(void)
 {
@@ -57,9 +62,6 @@ static void draw_random(void)
 
 static void on_metadata(const struct metadata *metadata)
 {
-    /* First, since somebody waits for it. Nobody is answered before the rest is done. */
-    bool open = server_start(&instance);
-
     snprintf(instance.id, sizeof instance.id, "%s", metadata->instance_id);
     sha256_hex(metadata->user_data, metadata->user_data_length, instance.user_data_sha256);
     identity_write_machine_id(instance.id, instance.machine_id);
@@ -68,12 +70,13 @@ static void on_metadata(const struct metadata *metadata)
     /* One that was told who it is has its name already; a script needs the rest too. */
     if (!waits || metadata->user_data_length)
         network_settle();
+    bool open = server_start(&instance);
     say("metadata: instance %s, %zu bytes of user data", instance.id[0] ? instance.id : "(unknown)",
         metadata->user_data_length);
     if (open)
         say("ready: port %d is open; press Enter for a shell", SERVER_PORT);
     script = script_start(metadata->user_data, metadata->user_data_length);
-    timer_start(&spare_timer, SPARE_MS);
+    timer_start(&spare_timer, waits ? FORK_SPARE_MS : SPARE_MS);
 }
 
 static void on_lease(const struct lease *lease)
@@ -85,16 +88,39 @@ static void on_lease(const struct lease *lease)
         metadata_start(on_metadata);
 }
 
-/* What nobody waits for, while there is nothing better to do: the modules that the network does not need, one at
- * a time; or IPv6, and the end of the channel, which closes only when it has sent all. */
+static void on_bound(struct dhcp *client, const struct lease *lease)
+{
+    network_apply(&client->nic, lease);
+    on_lease(lease);
+}
+
+static void on_lost(struct dhcp *client, const struct lease *lease)
+{
+    (void)lease;
+    network_clear(&client->nic);
+}
+
+static void ask_for_address(void)
+{
+    static const struct dhcp_use use = {on_bound, on_lost};
+
+    ours = true;
+    dhcp_start(&dhcp, &instance.nic, &use);
+}
+
+/* What nobody waits for, while there is nothing better to do: further interfaces; the modules that the network does
+ * not need, one at a time; or the rest of the lease, IPv6, and the end of the channel, which closes only when it has
+ * sent all. */
 static void do_spare_work(void *context)
 {
     (void)context;
     if (waits) {
+        network_settle();
         network_allow_ipv6(true);
         if (!rehearsing)
             channel_close();
     }
+    secondary_start(ours);
     if (startup_load_module())
         timer_start(&spare_timer, 0);
 }
@@ -111,7 +137,7 @@ static void be(const struct order *order)
         return;
     }
     draw_random();
-    dhcp_start(&instance.nic, on_lease);
+    ask_for_address();
     channel_taken();
 }
 
@@ -119,7 +145,8 @@ static void park(void)
 {
     server_stop();
     metadata_stop();
-    dhcp_stop();
+    secondary_stop();
+    dhcp_stop(&dhcp);
     network_allow_ipv6(false);
     timer_stop(&spare_timer);
     instance = (struct instance){.nic = instance.nic};
@@ -164,7 +191,7 @@ static void start_network(void)
     struct lease given;
 
     if (network_is_ours()) {
-        dhcp_start(&instance.nic, on_lease);
+        ask_for_address();
         timer_start(&spare_timer, NO_ANSWER_MS);
     } else if (network_given(&given)) {
         say("network: the address was given from outside");

@@ -1,4 +1,8 @@
 /* The client of the metadata service: two requests, side by side, until each was answered.
+ *
+ * A service that wants a token (IMDSv2) says so: 401. Only then one is fetched, and what was refused is asked for
+ * again with it. Asking for it first would cost every other guest a round trip, while somebody waits.
+ *
  * Effects: TCP to 169.254.169.254. */
 #include "metadata.h"
 
@@ -18,6 +22,7 @@
 #include "loop.h"
 
 #define ADDRESS "169.254.169.254"
+#define TOKEN_HEADER "X-aws-ec2-metadata-token"
 
 enum {
     PORT = 80,
@@ -26,13 +31,16 @@ enum {
     FIRST_RETRY_MS = 50,
     LAST_RETRY_MS = 4000,
     ATTEMPT_MS = 5000,
+    TOKEN_S = 60,
+    TOKEN_ROOM = 256,
+    UNAUTHORIZED = 401,
 };
 
 /* One of the requests. */
 struct fetch {
     const char *path;
     int fd;
-    char request[160];
+    char request[512];
     size_t request_length;
     size_t sent;
     uint8_t *data;
@@ -42,6 +50,8 @@ struct fetch {
     bool complained;
     struct timer timer; /* ends an attempt, or begins the next one */
     bool answered;
+    bool with_token;
+    bool waits_for_token;
     int status;
     size_t body_at; /* in `data` */
     size_t body_length;
@@ -49,8 +59,11 @@ struct fetch {
 
 static struct fetch document = {.path = "/latest/dynamic/instance-identity/document", .fd = -1};
 static struct fetch user_data = {.path = "/latest/user-data", .fd = -1};
+static struct fetch token = {.path = "/latest/api/token", .fd = -1};
+static char token_text[TOKEN_ROOM]; /* empty: there is none */
 static void (*on_done)(const struct metadata *metadata);
 
+static void begin(struct fetch *fetch);
 static void begin_attempt(void *context);
 static void on_late(void *context);
 
@@ -80,6 +93,12 @@ static void forget(struct fetch *fetch)
     *fetch = (struct fetch){.path = fetch->path, .fd = -1};
 }
 
+static void forget_token(void)
+{
+    forget(&token);
+    explicit_bzero(token_text, sizeof token_text);
+}
+
 static void read_instance_id(char *out, size_t room)
 {
     const char *body = (const char *)document.data + document.body_at;
@@ -105,13 +124,56 @@ static void finish(void)
     metadata_stop();
 }
 
+/* With the token, or with the refusal as its answer where the service gives none. */
+static void go_on(struct fetch *fetch)
+{
+    if (!fetch->waits_for_token)
+        return;
+    fetch->waits_for_token = false;
+    if (token_text[0])
+        begin_attempt(fetch);
+    else
+        fetch->answered = true;
+}
+
+static void take_token(void)
+{
+    token.answered = true;
+    if (token.status != 200
+        || !http_take_word(token.data + token.body_at, token.body_length, token_text, sizeof token_text))
+        say("metadata: the service wants a token and gives none (HTTP %d)", token.status);
+    go_on(&document);
+    go_on(&user_data);
+}
+
+static void want_token(struct fetch *fetch)
+{
+    if (fetch->with_token) {
+        /* It ended with the service that gave it. Unless another is under way, the next attempt begins anew. */
+        if (token.answered)
+            forget_token();
+        try_again(fetch, "the token was refused");
+        return;
+    }
+    fetch->waits_for_token = true;
+    if (token.answered)
+        go_on(fetch);
+    else if (!token.timer.armed)
+        begin(&token);
+}
+
 static void take_answer(struct fetch *fetch, const struct http_response *response, size_t length)
 {
     end_attempt(fetch);
-    fetch->answered = true;
     fetch->status = response->status;
     fetch->body_at = response->body_at;
     fetch->body_length = length;
+    if (fetch == &token)
+        take_token();
+    else if (fetch->status == UNAUTHORIZED)
+        want_token(fetch);
+    else
+        fetch->answered = true;
     if (document.answered && user_data.answered)
         finish();
 }
@@ -200,6 +262,22 @@ static void on_ready(void *context, short events)
     receive(fetch);
 }
 
+static size_t compose(struct fetch *fetch)
+{
+    static const char rest[] = "Host: " ADDRESS "\r\nConnection: close\r\n\r\n";
+    char *out = fetch->request;
+    const size_t room = sizeof fetch->request;
+
+    fetch->with_token = fetch != &token && token_text[0];
+    if (fetch == &token)
+        return (size_t)snprintf(
+            out, room, "PUT %s HTTP/1.0\r\n" TOKEN_HEADER "-ttl-seconds: %d\r\n%s", fetch->path, TOKEN_S, rest);
+    if (fetch->with_token)
+        return (size_t)snprintf(
+            out, room, "GET %s HTTP/1.0\r\n" TOKEN_HEADER ": %s\r\n%s", fetch->path, token_text, rest);
+    return (size_t)snprintf(out, room, "GET %s HTTP/1.0\r\n%s", fetch->path, rest);
+}
+
 static void begin_attempt(void *context)
 {
     struct fetch *fetch = context;
@@ -207,9 +285,7 @@ static void begin_attempt(void *context)
         .sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = inet_addr(ADDRESS)};
 
     fetch->sent = fetch->length = 0;
-    fetch->request_length = (size_t)snprintf(
-        fetch->request, sizeof fetch->request, "GET %s HTTP/1.0\r\nHost: %s\r\nConnection: close\r\n\r\n",
-        fetch->path, ADDRESS);
+    fetch->request_length = compose(fetch);
     fetch->timer.fire = on_late;
     timer_start(&fetch->timer, ATTEMPT_MS);
     fetch->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -243,4 +319,5 @@ void metadata_stop(void)
 {
     forget(&document);
     forget(&user_data);
+    forget_token();
 }

@@ -1,4 +1,4 @@
-/* The guest's one network interface. Effects: configures links and routes, writes /etc, sends an ARP. */
+/* The guest's network interfaces. Effects: configures links and routes, writes /etc, sends an ARP. */
 #include "network.h"
 
 #include <arpa/inet.h>
@@ -17,11 +17,11 @@
 
 #include "log.h"
 #include "loop.h"
-#include "loop.h"
 
 #define METADATA_ADDRESS "169.254.169.254"
 
-enum { SETTLE_MS = 100 };
+/* Should nobody ask for it before. */
+enum { SETTLE_MS = 1000 };
 
 static int control_socket(void)
 {
@@ -61,9 +61,9 @@ static struct sockaddr socket_address(uint32_t address)
     return generic;
 }
 
-static void set_address(unsigned long what, uint32_t address)
+static void set_address(const struct nic *nic, unsigned long what, uint32_t address)
 {
-    struct ifreq request = request_for(INTERFACE);
+    struct ifreq request = request_for(nic->name);
 
     request.ifr_addr = socket_address(address);
     if (ioctl(control_socket(), what, &request) && address)
@@ -137,9 +137,9 @@ static void set_host_name(const struct lease *lease)
     write_file("/etc/hosts", text);
 }
 
-static void set_mtu(uint32_t mtu)
+static void set_mtu(const struct nic *nic, uint32_t mtu)
 {
-    struct ifreq request = request_for(INTERFACE);
+    struct ifreq request = request_for(nic->name);
 
     request.ifr_mtu = (int)mtu;
     if (ioctl(control_socket(), SIOCSIFMTU, &request))
@@ -180,6 +180,7 @@ bool network_start_nic(struct nic *nic)
     if (!bring_up(INTERFACE) || ioctl(control_socket(), SIOCGIFHWADDR, &request))
         return false;
     memcpy(nic->mac, request.ifr_hwaddr.sa_data, 6);
+    snprintf(nic->name, sizeof nic->name, "%s", INTERFACE);
     nic->index = (int)if_nametoindex(INTERFACE);
     return nic->index > 0;
 }
@@ -192,9 +193,9 @@ bool network_is_ours(void)
     return !ioctl(control_socket(), SIOCGIFFLAGS, &request) && !ioctl(control_socket(), SIOCSIFFLAGS, &request);
 }
 
-static uint32_t get_address(unsigned long what)
+static uint32_t get_address(const char *interface, unsigned long what)
 {
-    struct ifreq request = request_for(INTERFACE);
+    struct ifreq request = request_for(interface);
     struct sockaddr_in internet;
 
     if (ioctl(control_socket(), what, &request))
@@ -218,8 +219,8 @@ static bool has_route(const char *address)
 bool network_given(struct lease *lease)
 {
     memset(lease, 0, sizeof *lease);
-    lease->address = get_address(SIOCGIFADDR);
-    lease->mask = get_address(SIOCGIFNETMASK);
+    lease->address = get_address(INTERFACE, SIOCGIFADDR);
+    lease->mask = get_address(INTERFACE, SIOCGIFNETMASK);
     gethostname(lease->host_name, sizeof lease->host_name - 1);
     return lease->address && has_route(METADATA_ADDRESS);
 }
@@ -277,13 +278,18 @@ void network_settle(void)
     settle(NULL);
 }
 
+static void set_link(const struct nic *nic, const struct lease *lease)
+{
+    if (lease->mtu)
+        set_mtu(nic, lease->mtu);
+    set_address(nic, SIOCSIFADDR, lease->address);
+    set_address(nic, SIOCSIFNETMASK, lease->mask);
+}
+
 /* What the first connection needs; somebody waits for it. */
 void network_apply(const struct nic *nic, const struct lease *lease)
 {
-    if (lease->mtu)
-        set_mtu(lease->mtu);
-    set_address(SIOCSIFADDR, lease->address);
-    set_address(SIOCSIFNETMASK, lease->mask);
+    set_link(nic, lease);
     add_routes(lease);
     unsettled.nic = *nic;
     unsettled.lease = *lease;
@@ -291,9 +297,26 @@ void network_apply(const struct nic *nic, const struct lease *lease)
     timer_start(&unsettled.timer, SETTLE_MS);
 }
 
-void network_clear(void)
+void network_clear(const struct nic *nic)
 {
-    timer_stop(&unsettled.timer);
+    if (unsettled.nic.index == nic->index)
+        timer_stop(&unsettled.timer);
     /* With its last address, an interface loses its routes too. */
-    set_address(SIOCSIFADDR, 0);
+    set_address(nic, SIOCSIFADDR, 0);
+}
+
+bool network_bring_up(const struct nic *nic)
+{
+    return bring_up(nic->name);
+}
+
+void network_apply_secondary(const struct nic *nic, const struct lease *lease)
+{
+    set_link(nic, lease);
+    announce(nic, lease->address);
+}
+
+uint32_t network_address(const struct nic *nic)
+{
+    return get_address(nic->name, SIOCGIFADDR);
 }

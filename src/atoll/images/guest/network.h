@@ -1,4 +1,4 @@
-/* The guest's one network interface. */
+/* The guest's network interfaces. What is said of *the* interface is said of the first one. */
 #ifndef NETWORK_H
 #define NETWORK_H
 
@@ -12,6 +12,7 @@
 struct nic {
     int index;
     uint8_t mac[6];
+    char name[16];
 };
 
 void network_start_loopback(void);
@@ -39,6 +40,15 @@ void network_apply(const struct nic *nic, const struct lease *lease);
 void network_settle(void);
 
 /* Takes address and routes away. */
-void network_clear(void);
+void network_clear(const struct nic *nic);
+
+/* For interfaces after the first. Brings one up. */
+bool network_bring_up(const struct nic *nic);
+
+/* Address and MTU as the lease says, and no more: name, resolver and routes are the first one's. */
+void network_apply_secondary(const struct nic *nic, const struct lease *lease);
+
+/* The address that an interface has, or 0. */
+uint32_t network_address(const struct nic *nic);
 
 #endif

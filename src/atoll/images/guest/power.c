@@ -21,6 +21,7 @@
 
 #include "log.h"
 #include "loop.h"
+#include "netlink_message.h"
 
 enum {
     NETLINK_PROTOCOL_GENERIC = 16,
@@ -33,7 +34,6 @@ enum {
     ATTRIBUTE_GROUPS = 7,
     ATTRIBUTE_GROUP_ID = 2,
     ATTRIBUTE_ACPI_EVENT = 1,
-    NESTED_TYPE = 0x3fff,
     GRACE_MS = 1000,
 };
 
@@ -48,35 +48,8 @@ struct message {
     uint16_t reserved;
 };
 
-struct attribute {
-    uint16_t length;
-    uint16_t type;
-};
-
 static int events_fd = -1;
 static void (*button_pressed)(void);
-
-/* The value of the first attribute of `type` in `data`, or NULL. */
-static const uint8_t *find(const uint8_t *data, size_t size, uint16_t type, size_t *length)
-{
-    struct attribute head;
-
-    while (size >= sizeof head) {
-        memcpy(&head, data, sizeof head);
-        if (head.length < sizeof head || head.length > size)
-            return NULL;
-        if ((head.type & NESTED_TYPE) == type) {
-            *length = head.length - sizeof head;
-            return data + sizeof head;
-        }
-        size_t step = (head.length + 3u) & ~3u;
-        if (step >= size)
-            return NULL;
-        data += step;
-        size -= step;
-    }
-    return NULL;
-}
 
 /* The attributes of a received message, or NULL when it is malformed. */
 static const uint8_t *payload(const uint8_t *data, ssize_t got, size_t *length)
@@ -98,14 +71,14 @@ static uint32_t find_group(int fd)
     static const char family[] = "acpi_event";
     struct {
         struct message head;
-        struct attribute attribute;
+        struct netlink_attribute attribute;
         char name[(sizeof family + 3) & ~3u];
     } request = {
         .head = {
             .length = sizeof request, .type = FAMILY_CONTROL, .flags = MESSAGE_REQUEST,
             .command = COMMAND_GET_FAMILY, .version = 1,
         },
-        .attribute = {.length = sizeof(struct attribute) + sizeof family, .type = ATTRIBUTE_FAMILY_NAME},
+        .attribute = {.length = sizeof(struct netlink_attribute) + sizeof family, .type = ATTRIBUTE_FAMILY_NAME},
     };
     uint8_t answer[4096];
     size_t length = 0;
@@ -117,11 +90,11 @@ static uint32_t find_group(int fd)
     /* The kernel has answered by the time that send returns, so this does not wait. */
     const uint8_t *found = payload(answer, recv(fd, answer, sizeof answer, 0), &length);
     if (found)
-        found = find(found, length, ATTRIBUTE_GROUPS, &length);
+        found = netlink_find(found, length, ATTRIBUTE_GROUPS, &length);
     if (found)
-        found = find(found, length, 1, &length); /* the list's first element; the family has one group */
+        found = netlink_find(found, length, 1, &length); /* the list's first element; the family has one group */
     if (found)
-        found = find(found, length, ATTRIBUTE_GROUP_ID, &length);
+        found = netlink_find(found, length, ATTRIBUTE_GROUP_ID, &length);
     if (found && length == sizeof group)
         memcpy(&group, found, sizeof group);
     return group;
@@ -137,7 +110,7 @@ static void on_event(void *context, short events)
     (void)events;
     const uint8_t *event = payload(data, recv(events_fd, data, sizeof data, 0), &length);
     if (event)
-        event = find(event, length, ATTRIBUTE_ACPI_EVENT, &length);
+        event = netlink_find(event, length, ATTRIBUTE_ACPI_EVENT, &length);
     /* The event begins with the class of the device. */
     if (event && length >= sizeof button && memcmp(event, button, sizeof button - 1) == 0)
         button_pressed();

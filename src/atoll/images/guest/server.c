@@ -20,6 +20,7 @@
 #include "json.h"
 #include "log.h"
 #include "loop.h"
+#include "secondary.h"
 
 enum { PLACES = 16, CONNECTION_MS = 5000, MAX_REQUEST = 2048, MAX_ANSWER = 4096 };
 
@@ -64,9 +65,37 @@ static void read_boot_id(char *out, size_t room)
     out[strcspn(out, "\n")] = 0;
 }
 
+static size_t put_interface(char *out, size_t room, const struct nic *nic, uint32_t address)
+{
+    const uint8_t *mac = nic->mac;
+    char ip[INET_ADDRSTRLEN + 2] = "null";
+    struct in_addr in = {address};
+
+    if (address)
+        snprintf(ip, sizeof ip, "\"%s\"", inet_ntoa(in));
+    return (size_t)snprintf(
+        out, room, "{\"name\": \"%s\", \"mac\": \"%02x:%02x:%02x:%02x:%02x:%02x\", \"ip\": %s}", nic->name, mac[0],
+        mac[1], mac[2], mac[3], mac[4], mac[5], ip);
+}
+
+static void list_interfaces(char *out, size_t room)
+{
+    size_t length = put_interface(out, room, &shown->nic, shown->lease.address);
+
+    for (int place = 0; place < SECONDARY_NICS; place++) {
+        const struct nic *nic = secondary_at(place);
+
+        if (!nic)
+            continue;
+        length += (size_t)snprintf(out + length, room - length, ", ");
+        length += put_interface(out + length, room - length, nic, network_address(nic));
+    }
+}
+
 static size_t describe(char *out, size_t room)
 {
     char host[65] = "", quoted_host[6 * 65], quoted_id[6 * sizeof shown->id], boot_id[64], status[16] = "null";
+    char interfaces[(SECONDARY_NICS + 1) * 96];
     const uint8_t *mac = shown->nic.mac;
     struct in_addr address = {shown->lease.address};
     struct timespec clock;
@@ -77,15 +106,17 @@ static size_t describe(char *out, size_t room)
     json_quote(host, quoted_host, sizeof quoted_host);
     json_quote(shown->id[0] ? shown->id : NULL, quoted_id, sizeof quoted_id);
     read_boot_id(boot_id, sizeof boot_id);
+    list_interfaces(interfaces, sizeof interfaces);
     if (shown->script_ended)
         snprintf(status, sizeof status, "%d", shown->script_status);
     return (size_t)snprintf(
         out, room,
-        "{\"hostname\": %s, \"ip\": \"%s\", \"mac\": \"%02x:%02x:%02x:%02x:%02x:%02x\", \"instance_id\": %s, "
+        "{\"hostname\": %s, \"ip\": \"%s\", \"mac\": \"%02x:%02x:%02x:%02x:%02x:%02x\", \"interfaces\": [%s], "
+        "\"instance_id\": %s, "
         "\"boot_id\": \"%s\", \"machine_id\": \"%s\", \"random\": \"%s\", \"user_data_sha256\": \"%s\", "
         "\"user_data_status\": %s, \"clock_s\": %llu.%03u, \"uptime_s\": %llu.%03u}\n",
-        quoted_host, inet_ntoa(address), mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], quoted_id, boot_id,
-        shown->machine_id, shown->random, shown->user_data_sha256, status,
+        quoted_host, inet_ntoa(address), mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], interfaces,
+        quoted_id, boot_id, shown->machine_id, shown->random, shown->user_data_sha256, status,
         (unsigned long long)clock.tv_sec, (unsigned)(clock.tv_nsec / 1000000), (unsigned long long)(now / 1000),
         (unsigned)(now % 1000));
 }
@@ -106,7 +137,7 @@ static const char *reason(int status)
 
 static void compose(struct connection *connection, int status)
 {
-    char body[2048];
+    char body[3072];
     size_t length = status == 200 ? describe(body, sizeof body)
                                   : (size_t)snprintf(body, sizeof body, "{\"error\": \"%s\"}\n", reason(status));
 
