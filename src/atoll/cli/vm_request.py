@@ -60,6 +60,13 @@ def add_create_options(parser: Parser) -> None:
         help="none, serial, or vnc: a screen besides; default serial",
     )
     parser.add_argument("--subnet", metavar="ID", help="default: one that has a free address")
+    parser.add_argument(
+        "--extra-subnet",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="one more interface, in this subnet; may be repeated",
+    )
     parser.add_argument("--user-data", metavar="FILE", help="at most 1 MiB; - is standard input")
     parser.add_argument("--tag", action="append", default=[], metavar="KEY=VALUE", help="may be repeated")
     parser.add_argument("--owner-user", action="append", default=[], metavar="USER", help="may be repeated")
@@ -132,6 +139,7 @@ def create_request(options: argparse.Namespace, user_data: bytes, now: datetime 
             machine_type=MachineType(options.machine_type),
             console=ConsoleKind(options.console),
             subnet=options.subnet,
+            extra_subnets=tuple(options.extra_subnet),
             tags=parse_tags(options.tag),
             owner_users=tuple(options.owner_user),
             owner_groups=tuple(options.owner_group),

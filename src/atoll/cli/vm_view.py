@@ -47,6 +47,7 @@ def vm_view(now: datetime) -> View[VM]:
             Column("console", lambda vm: vm.console, wide=True),
             Column("vcpus", lambda vm: str(vm.vcpus), key=lambda vm: vm.vcpus, wide=True),
             Column("subnet", lambda vm: vm.subnet, wide=True),
+            Column("nics", _nics, wide=True),
             Column("owners", _owners, wide=True),
             Column("tags", lambda vm: joined(f"{key}={value}" for key, value in vm.tags.items()), wide=True),
             Column("created", lambda vm: f"{vm.created_at:%Y-%m-%d %H:%M:%SZ}", wide=True),
@@ -80,6 +81,11 @@ def _last_stage(vm: VM) -> str:
 
 def _stages(vm: VM) -> str:
     return joined(f"{stage} {elapsed_s:.2f}s" for stage, elapsed_s in vm.ready.items())
+
+
+def _nics(vm: VM) -> str:
+    """Those beside the first."""
+    return joined(" ".join(filter(None, (nic.subnet, nic.ip, nic.mac, nic.ip6))) for nic in vm.nics)
 
 
 def _owners(vm: VM) -> str:

@@ -44,7 +44,7 @@ from atoll.model.node import Capacity
 from atoll.model.vm import VM
 from atoll.plan.capacity import promised
 from atoll.plan.volumes import total_mib
-from atoll.system import clock, host
+from atoll.system import clock, host, link_events
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +91,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     network = Bridges(
         config.service_prefix,
         lambda mac: service.lease_of(mac),
+        lambda subnet: service.holdings.leases.macs(subnet),
         Guests(
             lambda ip: service.guest_at(ip),
             lambda vm: service.subnet_of(vm),
@@ -144,6 +145,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     )
     stack.push_async_callback(service.close)
     await network.serve(service.holdings.subnets)
+    stack.callback(link_events.watch(service.on_link))
     await recover(service, machines, vms, facts.boot_id, config.cgroup)
     templates.prepare()
     logs = BootLogs(records.directory)

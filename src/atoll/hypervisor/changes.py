@@ -30,7 +30,7 @@ from atoll.model.identity import Identity
 from atoll.model.lifecycle import Action, begin
 from atoll.model.vm import MAX_OWNERS, VM, Running, VmState, check_console, check_policies, vcpus_for
 from atoll.plan import capacity
-from atoll.plan.addresses import choose, free_addresses
+from atoll.plan.addresses import choose, free_addresses, nic_of
 from atoll.system import clock, steps
 
 _AS_GIVEN = (
@@ -189,13 +189,16 @@ def _check_owners(vm: VM, new: VM, identity: Identity, room: Room) -> None:
 
 def _with_address(vm: VM, subnet_id: str, identity: Identity, room: Room) -> VM:
     begin(Action.ALTER, vm.name, vm.state)
+    if subnet_id in vm.extra_subnets:
+        raise Conflict(
+            f"moving VM {vm.name}: it has an interface in subnet {subnet_id} already",
+            hint="a VM has one interface in each of its subnets, and keeps those beside the first",
+        )
     if not all(volume.made for volume in vm.volumes):
         raise Conflict(
             f"moving VM {vm.name}: the content of a volume is on its way", hint="wait until it is there"
         )
     check_subnet(identity, room.given.subnet(subnet_id), room.operators)
     free = free_addresses(room.given, room.held, room.freed)
-    subnet, address = choose(room.given, free, subnet_id, (subnet_id,), room.node)
-    return structs.replace(
-        vm, ip=address.ip, mac=address.mac, subnet=subnet.id, ip6=subnet.ip6_of(address.mac)
-    )
+    nic = nic_of(*choose(room.given, free, subnet_id, (subnet_id,), room.node))
+    return structs.replace(vm, ip=nic.ip, mac=nic.mac, subnet=nic.subnet, ip6=nic.ip6)

@@ -10,17 +10,17 @@ from datetime import datetime
 from msgspec import Struct, structs
 
 from atoll.api.hypervisor import CreateVm
-from atoll.errors import Conflict, Denied, Invalid
+from atoll.errors import Conflict, Denied, Invalid, PoolEmpty
 from atoll.identity.access import Operators, check_owners_given, check_subnet
 from atoll.identity.roles import check_role_given
 from atoll.model.identity import Identity
 from atoll.model.image import Image
-from atoll.model.network import Address, Subnet
+from atoll.model.network import Subnet
 from atoll.model.node import Capacity
-from atoll.model.vm import VM, ConsoleKind, VmSpec, VmState, vcpus_for
+from atoll.model.vm import VM, ConsoleKind, VmNic, VmSpec, VmState, vcpus_for
 from atoll.model.volume import Volume, VolumeFormat, VolumeSpec, VolumeType
 from atoll.plan import capacity
-from atoll.plan.addresses import Given, choose, free_addresses
+from atoll.plan.addresses import Given, choose, free_addresses, nic_of
 from atoll.plan.volumes import Space, place
 
 
@@ -82,10 +82,10 @@ def plan_vm(
                 f"VM {spec.name}: role {spec.role}: nobody issues credentials for roles on {room.node}",
                 hint="name an issuer in the agent's configuration: roles",
             )
-    subnet, address = _address(spec, identity, room)
+    first, *others = _nics(spec, identity, room)
     vm = VM(
-        ip=address.ip,
-        mac=address.mac,
+        ip=first.ip,
+        mac=first.mac,
         name=spec.name,
         state=VmState.STARTING,
         driver=spec.driver,
@@ -95,8 +95,9 @@ def plan_vm(
         milli_cpus=spec.milli_cpus,
         vcpus=vcpus_for(spec.milli_cpus, room.vcpus),
         machine_type=spec.machine_type,
-        subnet=subnet.id,
-        ip6=subnet.ip6_of(address.mac),
+        subnet=first.subnet,
+        ip6=first.ip6,
+        nics=tuple(others),
         owner_users=spec.owner_users or (identity.user,),
         owner_groups=spec.owner_groups,
         tags=spec.tags,
@@ -173,12 +174,22 @@ def check_memory(memory_mib: int, image: Image) -> None:
         )
 
 
-def _address(spec: VmSpec, identity: Identity, room: Room) -> tuple[Subnet, Address]:
-    if spec.subnet is not None:
-        check_subnet(identity, room.given.subnet(spec.subnet), room.operators)
+def _nics(spec: VmSpec, identity: Identity, room: Room) -> list[VmNic]:
+    """An address in each of its subnets; the first subnet is one that it has no other interface in."""
+    for named in filter(None, (spec.subnet, *spec.extra_subnets)):
+        check_subnet(identity, room.given.subnet(named), room.operators)
     allowed = [subnet.id for subnet in room.given.subnets if _may_use(identity, subnet, room.operators)]
+    left = [subnet for subnet in allowed if subnet not in spec.extra_subnets]
+    if allowed and not left:
+        raise PoolEmpty(
+            f"creating a VM on {room.node}: no subnet is left for its first interface",
+            hint="name fewer extra subnets",
+        )
     free = free_addresses(room.given, room.held, room.freed)
-    return choose(room.given, free, spec.subnet, allowed, room.node)
+    return [
+        nic_of(*choose(room.given, free, wanted, left, room.node))
+        for wanted in (spec.subnet, *spec.extra_subnets)
+    ]
 
 
 def _may_use(identity: Identity, subnet: Subnet, operators: Operators) -> bool:

@@ -80,7 +80,7 @@ class Holdings:
 
     async def add_lease(self, lease: Reservation) -> None:
         async with self._lock:
-            held = self._vms.find_by_ip(lease.ip) or self._vms.find_by_mac(lease.mac)
+            held = self._vms.find_by_mark(lease.ip) or self._vms.find_by_mark(lease.mac)
             if held is not None or lease.ip in self._vms.held():
                 who = f"VM {held.name}, {held.ip} {held.mac}" if held else "what the node uses itself"
                 raise Conflict(f"lease {lease.ip} {lease.mac}: clashes with {who}", hint="choose another one")

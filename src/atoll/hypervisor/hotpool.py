@@ -144,13 +144,14 @@ class HotPool:
                 return member
         return None
 
-    def make_way(self, ip: str, short_mib: int) -> tuple[Member, ...]:
-        """Members that have to go for a VM: the one that holds its address, and those whose memory it needs.
+    def make_way(self, vm: VM, short_mib: int) -> tuple[Member, ...]:
+        """Members that have to go for a VM: those that hold its addresses, and those whose memory it needs.
 
         No members any more from now on, but the caller's to end.
         """
-        going = [member for member in self._members.values() if member.vm.ip == ip]
-        others = [member for member in self._members.values() if member.vm.ip != ip]
+        ips = {nic.ip for nic in vm.all_nics}
+        going = [member for ip, member in self._members.items() if ip in ips]
+        others = [member for ip, member in self._members.items() if ip not in ips]
         # What is still being made first: it is of no use yet.
         for member in sorted(others, key=lambda member: member.parked):
             if sum(one.vm.memory_mib for one in going) >= short_mib:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from msgspec import structs
@@ -16,6 +16,7 @@ from atoll.errors import Conflict, NotFound
 from atoll.hypervisor.records import Record, Records, moved
 from atoll.model.event import EventKind
 from atoll.model.lifecycle import DOWN
+from atoll.model.network import link_local
 from atoll.model.vm import VM, VmState
 from atoll.system import steps
 
@@ -33,7 +34,7 @@ class Inventory:
         self._store = records
         self._vms = vms
         self._changed = changed
-        self._ip_by_mac = {record.vm.mac: ip for ip, record in vms.items()}
+        self._ip_of = {mark: ip for ip, record in vms.items() for mark in marks_of(record.vm)}
         self._locks: dict[str, asyncio.Lock] = {}
         self.freed: dict[str, int] = {}
         """Addresses that were given back; the later, the larger the number."""
@@ -74,15 +75,17 @@ class Inventory:
 
     def held(self) -> frozenset[str]:
         """Addresses that something on this node uses, or may use."""
-        coming = {record.moving.ip for record in self._vms.values() if record.moving is not None}
-        return self._store.unreadable | self._vms.keys() | coming | self.reserved()
+        own = {nic.ip for record in self._vms.values() for vm in record.vms for nic in vm.all_nics}
+        return self._store.unreadable | own | self.reserved()
 
     def find_by_ip(self, ip: str) -> VM | None:
+        """The VM whose key this is."""
         record = self._vms.get(ip)
         return record.vm if record else None
 
-    def find_by_mac(self, mac: str) -> VM | None:
-        return self.find_by_ip(self._ip_by_mac.get(mac, ""))
+    def find_by_mark(self, mark: str) -> VM | None:
+        """The VM that has this MAC or address, on any of its interfaces."""
+        return self.find_by_ip(self._ip_of.get(mark, ""))
 
     def find_by_request(self, request_id: str) -> Record | None:
         return next((record for record in self._vms.values() if record.vm.request_id == request_id), None)
@@ -101,7 +104,7 @@ class Inventory:
         """From here on the address is this VM's. Not on disk yet: `update` or `save` does that."""
         vm = record.vm
         self._vms[vm.ip] = record
-        self._ip_by_mac[vm.mac] = vm.ip
+        self._ip_of |= dict.fromkeys(marks_of(vm), vm.ip)
         self._changed(EventKind.CREATED, vm)
 
     def save(self, vm: VM) -> None:
@@ -147,25 +150,39 @@ class Inventory:
         record = moved(record)
         self._store.write(record)
         steps.step("move.recorded")
-        del self._vms[last.ip], self._ip_by_mac[last.mac]
+        self._drop(last)
         self._vms[to.ip] = record
-        self._ip_by_mac[to.mac] = to.ip
+        self._ip_of |= dict.fromkeys(marks_of(to), to.ip)
         self._free(last.ip)
         self._changed(EventKind.DESTROYED, last)
         self._changed(EventKind.CREATED, record.vm)
         return record.vm
 
     def forget(self, vm: VM) -> None:
-        """The last of a VM. Its address is free again, behind all others."""
+        """The last of a VM. Its addresses are free again, behind all others."""
         last = self.current(vm)
         self._store.discard(vm.ip)
-        del self._vms[vm.ip], self._ip_by_mac[vm.mac]
+        self._drop(last)
         self._locks.pop(vm.instance_id, None)
-        self._free(vm.ip)
+        for nic in last.all_nics:
+            self._free(nic.ip)
         self._changed(EventKind.DESTROYED, last)
+
+    def _drop(self, vm: VM) -> None:
+        del self._vms[vm.ip]
+        for mark in marks_of(vm):
+            self._ip_of.pop(mark, None)
 
     def _free(self, ip: str) -> None:
         self.freed[ip] = max(self.freed.values(), default=0) + 1
 
     def _none_such(self, reference: str) -> NotFound:
         return NotFound(f"VM {reference!r}: there is none on {self._node}", hint="see: atoll vm list")
+
+
+def marks_of(vm: VM) -> Iterator[str]:
+    """All that tells on the wire that a frame is this VM's: its MACs, and the addresses that go with them. Pure."""
+    for nic in vm.all_nics:
+        yield from (nic.mac, nic.ip)
+        if nic.ip6:
+            yield from (nic.ip6, link_local(nic.mac))

@@ -36,10 +36,13 @@ class Leases:
         self._uses: dict[str, _Use] = {}
         self._news = asyncio.Event()
 
-    def of_vm(self, vm: VM) -> answer.Lease:
-        """What DHCP tells a VM."""
-        subnet = self._given().subnet(vm.subnet)
-        return answer.Lease(ip=vm.ip, mac=vm.mac, hostname=vm.name, subnet=subnet)
+    def of_vm(self, vm: VM, mac: str) -> answer.Lease:
+        """What DHCP tells a VM on the interface with this MAC. Its way out is the first one."""
+        nic = next(nic for nic in vm.all_nics if nic.mac == mac)
+        subnet = self._given().subnet(nic.subnet)
+        return answer.Lease(
+            ip=nic.ip, mac=nic.mac, hostname=vm.name, subnet=subnet, way_out=nic.mac == vm.mac
+        )
 
     def of_machine(self, mac: str) -> answer.Lease | None:
         """What DHCP tells a machine that is not a VM."""
@@ -55,6 +58,11 @@ class Leases:
             boot=lease.boot,
             server=subnet.service_ip or METADATA_IP,
         )
+
+    def macs(self, subnet: str) -> list[str]:
+        """Those that have a lease there."""
+        vms = (nic.mac for vm in self._vms() for nic in vm.all_nics if nic.subnet == subnet)
+        return [*vms, *(lease.mac for lease in self._given().leases if lease.subnet == subnet)]
 
     def machine_at(self, ip: str) -> Reservation | None:
         return next((lease for lease in self._given().leases if lease.ip == ip), None)
@@ -83,8 +91,9 @@ class Leases:
 
     def list(self) -> tuple[Lease, ...]:
         vms = [
-            self._lease(vm.ip, vm.mac, vm.name, vm.subnet, Holder.VM, None)
+            self._lease(nic.ip, nic.mac, vm.name, nic.subnet, Holder.VM, None)
             for vm in sorted(self._vms(), key=lambda vm: vm.created_at)
+            for nic in vm.all_nics
         ]
         machines = [
             self._lease(each.ip, each.mac, each.hostname, each.subnet, Holder.MACHINE, each.boot)

@@ -30,7 +30,7 @@ from atoll.hypervisor.network.base import Network
 from atoll.hypervisor.templates import Templates
 from atoll.images.store import ImageStore
 from atoll.model.network import Subnet
-from atoll.model.vm import UNKNOWN_DRIVER, VM, Came, ConsoleKind
+from atoll.model.vm import UNKNOWN_DRIVER, VM, Came, ConsoleKind, VmNic
 from atoll.model.volume import FileSystem, Volume, VolumeFormat
 from atoll.plan import capacity
 from atoll.system import cgroups, host, steps
@@ -67,7 +67,7 @@ class Machines:
         images: ImageStore,
         cgroup: str,
         directory: Callable[[str], Path],
-        subnet_of: Callable[[VM], Subnet],
+        subnet_of: Callable[[VM | VmNic], Subnet],
         templates: Templates | None = None,
         volume_path: Callable[[str, Volume], Path] | None = None,
         max_processes: Mapping[str, int] | None = None,
@@ -92,6 +92,9 @@ class Machines:
 
     def machine(self, vm: VM) -> Machine:
         """What the driver is told of a VM that is there: all but what it boots, which may be gone by now."""
+        first, *others = (
+            self._network.nic(nic, self._subnet_of(nic), way_out=nic.ip == vm.ip) for nic in vm.all_nics
+        )
         return Machine(
             ip=vm.ip,
             name=vm.name,
@@ -102,7 +105,8 @@ class Machines:
             kernel=_NOTHING,
             initrd=_NOTHING,
             cmdline="",
-            nic=self._network.nic(vm, self._subnet_of(vm)),
+            nic=first,
+            extra_nics=tuple(others),
             directory=self._directory(vm.ip),
             cgroup=self.group(vm),
             uid=uid_for(vm.ip),
@@ -159,9 +163,10 @@ class Machines:
             undo.add(cgroups.remove, machine.cgroup)
             self.limit(vm, starting=True, weight=weight)
             steps.step("launch.limited")
-            undo.add(self._network.unplug, vm, self._subnet_of(vm))
-            await self._network.plug(vm, self._subnet_of(vm))
-            steps.step("launch.plugged")
+            for nic in vm.all_nics:
+                undo.add(self._network.unplug, nic, self._subnet_of(nic))
+                await self._network.plug(nic, self._subnet_of(nic))
+                steps.step("launch.plugged")
             undo.add(driver.kill, machine)
             await start(machine)
             steps.step("launch.started")
@@ -203,7 +208,7 @@ class Machines:
         try:
             self.limit(vm, starting=True)
             steps.step("handover.limited")
-            await self._network.plug(vm, self._subnet_of(vm))
+            await self.plug(vm)
             steps.step("handover.plugged")
             await driver.identify(self.machine(vm))
             steps.step("handover.identified")
@@ -261,8 +266,12 @@ class Machines:
 
     async def adopt(self, vm: VM) -> None:
         """A machine that runs already: give it back its place in the network and its limits."""
-        await self._network.plug(vm, self._subnet_of(vm))
+        await self.plug(vm)
         self.limit(vm, starting=False)
+
+    async def plug(self, *vms: VM) -> None:
+        """Give them their places in the network."""
+        await self._network.plug_all([(nic, self._subnet_of(nic)) for vm in vms for nic in vm.all_nics])
 
     def limit(self, vm: VM, *, starting: bool, weight: int | None = None) -> None:
         """Its share of the node. While it starts it counts for whole CPUs, so that the start is short."""
@@ -291,7 +300,8 @@ class Machines:
 
     async def release(self, vm: VM) -> None:
         """Take away what a machine that has ended used."""
-        await self._network.unplug(vm, self._subnet_of(vm))
-        steps.step("halt.unplugged")
+        for nic in vm.all_nics:
+            await self._network.unplug(nic, self._subnet_of(nic))
+            steps.step("halt.unplugged")
         cgroups.remove(self.group(vm))
         steps.step("halt.released")

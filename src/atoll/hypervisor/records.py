@@ -2,6 +2,7 @@
 
     <state>/node.json                   subnets and addresses given to the node; node.json.copy is the same
     <state>/vms/<ip>/vm.json            the record: what the VM is, and what was last asked of it
+    <state>/vms/<ip>/nic-<ip>           an address of an interface beside the first, for when the record is lost
     <state>/vms/<ip>/user-data-<hash>   the user data, and what it was before; beside it sockets and logs
     <state>/trash/                      directories on their way out; emptied at start-up
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,8 +25,8 @@ from msgspec import Struct, structs
 from atoll.errors import AtollError, HostFailure
 from atoll.model.checks import check_ip
 from atoll.model.network import mac_for
-from atoll.model.vm import MAX_USER_DATA, UNKNOWN_DRIVER, VM, MachineType, VmState
-from atoll.plan.addresses import Given
+from atoll.model.vm import MAX_USER_DATA, UNKNOWN_DRIVER, VM, MachineType, VmNic, VmState
+from atoll.plan.addresses import Given, nic_of
 from atoll.plan.recovery import Want
 from atoll.system import files, steps
 
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 MAX_RECORD = 1 << 20
 MAX_GIVEN = 64 << 20
 _USER_DATA = "user-data-"
+_NIC = "nic-"
 _UNREADABLE = (msgspec.MsgspecError, AtollError, OSError, UnicodeDecodeError)
 
 
@@ -53,6 +56,11 @@ class Record(Struct, frozen=True):
     moving: VM | None = None
     """What it is on its way to be, at another address. Both addresses are its own meanwhile."""
 
+    @property
+    def vms(self) -> tuple[VM, ...]:
+        """What it is, and what it is on its way to be."""
+        return (self.vm,) if self.moving is None else (self.vm, self.moving)
+
 
 class Records:
     """Reads and writes the state directory. One process at a time: `app` holds its lock."""
@@ -64,8 +72,12 @@ class Records:
         self._user_data: dict[str, str] = {}
         self.carried: dict[str, str] = {}
         """VMs whose move was cut short: what is kept of them elsewhere may be at that other address."""
-        self.unreadable: frozenset[str] = frozenset()
+        self._unreadable: dict[str, frozenset[str]] = {}
+
+    @property
+    def unreadable(self) -> frozenset[str]:
         """Addresses whose records could not be read: nobody knows what uses them, so nobody else may."""
+        return frozenset[str]().union(*self._unreadable.values())
 
     def prepare(self) -> None:
         for directory in (self._state, self._vms, self._trash):
@@ -107,6 +119,10 @@ class Records:
     def write(self, record: Record) -> None:
         directory = self.directory(record.vm.ip)
         files.make_dirs(directory, 0o711)
+        for nic in record.vm.nics:
+            mark = directory / f"{_NIC}{nic.ip}"
+            if not mark.exists():
+                files.write_durably(mark, b"")
         files.write_durably(directory / "vm.json", msgspec.json.encode(record))
         if self._user_data.get(record.vm.ip) != record.vm.user_data_sha256:
             self._settle_user_data(record.vm)
@@ -114,7 +130,7 @@ class Records:
     def load(self) -> dict[str, Record]:
         """All records that can be read. A directory without one is left of a killed create: it goes."""
         records: dict[str, Record] = {}
-        unreadable: set[str] = set()
+        self._unreadable = {}
         for directory in sorted(self._vms.iterdir()):
             path = directory / "vm.json"
             if not path.exists():
@@ -127,17 +143,16 @@ class Records:
                 self._settle_user_data(record.vm)
             except _UNREADABLE as error:
                 log.error("record %s cannot be read and is left alone: %s", path, error)
-                unreadable.add(directory.name)
+                self._unreadable[directory.name] = frozenset((directory.name, *_nics_in(directory)))
                 damaged = self._damaged(directory, error)
                 if damaged is not None:
                     records[directory.name] = damaged
-        self.unreadable = frozenset(unreadable)
         return records
 
     def discard(self, ip: str) -> None:
         """Remove the directory of a VM: out of sight in one step, then for good."""
         directory = self.directory(ip)
-        self.unreadable -= {ip}
+        self._unreadable.pop(ip, None)
         if directory.exists():
             grave = self._trash / f"{ip}.{uuid.uuid4().hex}"
             directory.rename(grave)
@@ -154,7 +169,8 @@ class Records:
             written_at = datetime.fromtimestamp((directory / "vm.json").stat().st_mtime, UTC)
         except _UNREADABLE:
             return None
-        return damaged(ip, given, written_at, f"its record {directory / 'vm.json'} cannot be read: {error}")
+        why = f"its record {directory / 'vm.json'} cannot be read: {error}"
+        return damaged(ip, _nics_in(directory), given, written_at, why)
 
     def move(self, record: Record) -> None:
         """The directory of a VM goes to the address that the record says it moves to. The write of it follows."""
@@ -201,13 +217,19 @@ def moved(record: Record) -> Record:
     return structs.replace(record, vm=record.moving, moving=None)
 
 
-def damaged(ip: str, given: Given, written_at: datetime, why: str) -> Record:
-    """The record of a VM of which no more is known than its address. Pure."""
-    places = ((subnet, one) for subnet, some in given.addresses.items() for one in some if one.ip == ip)
-    subnet, mac = next(((subnet, one.mac) for subnet, one in places), ("unknown", mac_for(ip)))
+def damaged(ip: str, others: Collection[str], given: Given, written_at: datetime, why: str) -> Record:
+    """The record of a VM of which no more is known than its addresses. Pure."""
+    wanted = {ip, *others}
+    known = {
+        one.ip: nic_of(subnet, one)
+        for subnet in given.subnets
+        for one in given.addresses.get(subnet.id, ())
+        if one.ip in wanted
+    }
+    first = known.get(ip, VmNic(ip, mac_for(ip), "unknown"))
     vm = VM(
         ip=ip,
-        mac=mac,
+        mac=first.mac,
         name=f"damaged-{ip.replace('.', '-')}",
         state=VmState.DAMAGED,
         driver=UNKNOWN_DRIVER,
@@ -217,7 +239,9 @@ def damaged(ip: str, given: Given, written_at: datetime, why: str) -> Record:
         milli_cpus=0,
         vcpus=0,
         machine_type=MachineType.AUTO,
-        subnet=subnet,
+        subnet=first.subnet,
+        ip6=first.ip6,
+        nics=tuple(known[other] for other in others if other in known),
         owner_users=(),
         owner_groups=(),
         tags={},
@@ -227,6 +251,11 @@ def damaged(ip: str, given: Given, written_at: datetime, why: str) -> Record:
         reason=f"{why}; restore it and restart the agent, or: atoll vm destroy {ip}",
     )
     return Record(vm, Want.RUNNING, committed=True, boot_id="")
+
+
+def _nics_in(directory: Path) -> list[str]:
+    """The addresses of a VM beside its first, as its directory tells them."""
+    return sorted(path.name.removeprefix(_NIC) for path in directory.glob(f"{_NIC}*"))
 
 
 def _read(path: Path) -> Record:

@@ -27,8 +27,9 @@ from atoll.hypervisor.dhcp.answer import Lease
 from atoll.hypervisor.events import Events
 from atoll.hypervisor.follow import Answers, Follower, answers
 from atoll.hypervisor.holdings import Holdings
-from atoll.hypervisor.hotpool import HotPool, Member, Pooling, PoolPlace, nobody
+from atoll.hypervisor.hotpool import HotPool, Member, Pooling, PoolPlace
 from atoll.hypervisor.inventory import Inventory
+from atoll.hypervisor.lost_links import LinkPlace, LostLinks
 from atoll.hypervisor.machines import Machines
 from atoll.hypervisor.netboot.library import Client
 from atoll.hypervisor.network.base import Network
@@ -47,8 +48,9 @@ from atoll.model.image import Image
 from atoll.model.lifecycle import Action, Happening, after, begin, check_not_protected
 from atoll.model.network import Subnet
 from atoll.model.node import Capacity, DriverInfo, Node, Overcommit
-from atoll.model.vm import VM, Came, VmState
-from atoll.plan import capacity
+from atoll.model.vm import VM, Came, VmNic, VmState
+from atoll.plan import capacity, firewall
+from atoll.plan.addresses import nic_of
 from atoll.plan.policies import Backoff
 from atoll.plan.recovery import Want
 from atoll.plan.volumes import store_infos
@@ -59,6 +61,8 @@ log = logging.getLogger(__name__)
 
 GRACE_S = 15.0
 THROTTLE_AFTER_S = 30.0
+THROTTLE_GRACE_S = 1.0
+"""Its first answers are a part of its start."""
 KEEP_READY_AFTER_S = 1.0
 
 
@@ -134,6 +138,7 @@ class Hypervisor:
         self._auditor = Auditor(audit, self._vms.find) if audit is not None else None
         self._rules = Rules(self._vms, facts.backoff, self._launch, self.finish_destroy, self._note_own)
         self._policies = Policies(self._vms.records, lambda: self.holdings.drained, self._rules.do, clock.now)
+        self.lost_links = LostLinks(self._vms, LinkPlace(machines.seen, self._spawn, self._note_own))
         self.acknowledgements = Acknowledgements(self._vms, facts.acknowledge_within_s)
         self.changes = Changes(self._vms, records, machines, images, self._stores, self._room)
         self.volumes = Volumes(self._vms, machines, self._stores, self._room)
@@ -180,24 +185,22 @@ class Hypervisor:
         """The VM of this IP or name, if there is one."""
         return self._vms.find(reference)
 
-    def find_by_mac(self, mac: str) -> VM | None:
-        return self._vms.find_by_mac(mac)
-
     def lease_of(self, mac: str) -> Lease | None:
         """What DHCP tells the machine with this MAC."""
-        vm = self.find_by_mac(mac) or self.pool.rehearsing(mac=mac)
-        return self.holdings.leases.of_machine(mac) if vm is None else self.holdings.leases.of_vm(vm)
+        vm = self._vms.find_by_mark(mac) or self.pool.rehearsing(mac=mac)
+        return self.holdings.leases.of_machine(mac) if vm is None else self.holdings.leases.of_vm(vm, mac)
 
     def guest_at(self, ip: str) -> VM | None:
-        """Whom metadata is about, at this address."""
-        return self.find_by_ip(ip) or self.pool.rehearsing(ip=ip)
+        """Whom metadata is about, at this address of any of its interfaces."""
+        return self._vms.find_by_mark(ip) or self.pool.rehearsing(ip=ip)
 
     def boots(self, ip: str) -> Client | None:
         """Who boots over the network from this address."""
         return self.holdings.leases.client(ip, self.find_by_ip(ip))
 
-    def subnet_of(self, vm: VM) -> Subnet:
-        return self.holdings.given.subnet(vm.subnet)
+    def subnet_of(self, at: VM | VmNic) -> Subnet:
+        """That of an interface; of a VM, that of its first."""
+        return self.holdings.given.subnet(at.subnet)
 
     def check_owner(self, identity: Identity, method: str, reference: str) -> VM:
         """The VM, if the caller may do this to it."""
@@ -280,7 +283,7 @@ class Hypervisor:
             vm = plan_vm(request, identity, image, room, now=now, instance_id=member.vm.instance_id)
         self._vms.claim(Record(vm, Want.RUNNING, committed=False, boot_id=self._facts.boot_id))
         short_mib = self.pool.demand().memory_mib - self._left().memory_mib
-        going = self.pool.make_way(vm.ip, short_mib)
+        going = self.pool.make_way(vm, short_mib)
         if member is None or member.vm.ip == vm.ip:
             return Claim(vm, member is not None, going)
         # Its address was taken from the node meanwhile.
@@ -372,8 +375,10 @@ class Hypervisor:
         """Whether the guest went by itself in time."""
         gone = self._exits[vm.ip] = asyncio.get_running_loop().create_future()
         try:
-            await self._machines.driver(vm.driver).power_down(self._machines.machine(vm))
-            await asyncio.wait_for(gone, grace_s)
+            # The asking counts: a machine that hangs does not even take it.
+            async with asyncio.timeout(grace_s):
+                await self._machines.driver(vm.driver).power_down(self._machines.machine(vm))
+                await gone
             return True
         except Conflict:
             return True  # it had gone before it could be asked
@@ -418,7 +423,7 @@ class Hypervisor:
         for subnet in self.holdings.given.subnets:
             for address in self.holdings.given.addresses.get(subnet.id, ()):
                 if address.ip == ip:
-                    await self._network.unplug(nobody(address, subnet.id), subnet)
+                    await self._network.unplug(nic_of(subnet, address), subnet)
 
     async def relaunch(self, vm: VM) -> None:
         """The host was rebooted under it. On a drained node it waits."""
@@ -429,12 +434,13 @@ class Hypervisor:
             else:
                 await self._launch(vm)
 
-    async def adopt(self, vm: VM) -> None:
-        """It ran on while there was no agent."""
+    async def adopt(self, vm: VM, lost: tuple[str, ...] = ()) -> None:
+        """It ran on while there was no agent; it may have lost links since."""
         self._board.resume(vm.ip, vm.ready)
         await self._machines.adopt(vm)
         if vm.state is not VmState.RUNNING:
             self._vms.update(vm, state=VmState.RUNNING)
+        self.lost_links.note(vm, lost)
 
     async def keep_damaged(self, vm: VM, runs: bool) -> None:
         """Nobody knows what it is: it is left as it is found. What runs of it keeps its place in the network."""
@@ -476,9 +482,15 @@ class Hypervisor:
         await self._machines.halt(vm)
         steps.step("exit.halted")
 
-    def _note_own(self, method: str, vm: VM) -> None:
+    def _note_own(self, method: str, vm: VM, error: AtollError | None = None) -> None:
         if self._auditor is not None:
-            self._auditor.own(method, vm)
+            self._auditor.own(method, vm, error)
+
+    def on_link(self, link: str | None, there: bool) -> None:
+        """Told by the kernel of a link that came or went; without a name, of any."""
+        ip = None if link is None else firewall.ip_of(f"vm-{link}")
+        if there or ip is None or not self.pool.on_exit(ip):
+            self.lost_links.changed(link, there)
 
     def on_exit(self, ip: str, exit_: Exit) -> None:
         """Called by a driver when a machine stopped running."""
@@ -506,7 +518,7 @@ class Hypervisor:
     def begin(self) -> None:
         """All VMs are found: from now on their own rules are kept."""
         for vm in self.list():
-            self.volumes.drop_unmade(vm)
+            self._attempt(self.volumes.drop_unmade, vm)
         self._spawn(self._policies.keep())
 
     async def close(self) -> None:
@@ -537,7 +549,7 @@ class Hypervisor:
             async for progress in stages:
                 yield progress
         self._attempt(self._keep_ready, vm)
-        self._attempt(self._throttle, vm)
+        self._later(THROTTLE_GRACE_S, self._throttle, vm)
         if self._vms.current(vm).came == Came.COLD:
             self._machines.want_template(vm)
         yield Done(self._vms.current(vm))
@@ -550,8 +562,9 @@ class Hypervisor:
 
     def _throttle(self, vm: VM) -> None:
         """Once it has started it gets its share of the CPUs, and no more."""
-        if self._vms.current(vm).state is VmState.RUNNING:
-            self._machines.limit(vm, starting=False)
+        now = self._vms.current(vm)
+        if now.state is VmState.RUNNING:
+            self._machines.limit(now, starting=False)
 
     def _reach_started(self, vm: VM) -> None:
         self._board.reach(vm.ip, "started")
@@ -574,7 +587,8 @@ class Hypervisor:
         self._policies.wake()
         if kind is EventKind.DESTROYED:
             self._board.forget(vm.ip)
-            self.holdings.leases.forget(vm.ip)
+            for nic in vm.all_nics:
+                self.holdings.leases.forget(nic.ip)
         else:
             self._board.wake(vm.ip)
             self.holdings.leases.wake()

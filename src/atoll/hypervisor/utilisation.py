@@ -61,7 +61,9 @@ class Meter:
         group = self._group(vm)
         used, disk = cgroups.usage(group), usage.disk_io(cgroups.members(group))
         # What the host's end of a VM's link receives is what the VM sent.
-        port = links.get(link_for(vm.ip), Transfer())
+        port = Transfer()
+        for nic in vm.all_nics:
+            port = port.plus(links.get(link_for(nic.ip), Transfer()))
         return VmUsage(
             ip=vm.ip,
             name=vm.name,

@@ -30,6 +30,7 @@ from atoll.model.checks import (
 )
 
 METADATA_IP = "169.254.169.254"
+METADATA_IP6 = "fd00:ec2::254"
 MIN_MTU = 576
 MIN_MTU6 = 1280
 MAX_MTU = 9216
@@ -131,6 +132,8 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
         network = network6_of("cidr6", self.cidr6)
         if network.is_multicast or network.is_link_local or network.is_loopback or network.is_unspecified:
             raise Invalid("cidr6", self.cidr6, "is a network that machines cannot have addresses of")
+        if ipaddress.IPv6Address(METADATA_IP6) in network:
+            raise Invalid("cidr6", self.cidr6, f"holds {METADATA_IP6}, where guests find their metadata")
         if self.gateway6 is None:
             raise Invalid("gateway6", self.gateway6, "must be given where cidr6 is")
         check_ip6("gateway6", self.gateway6)

@@ -32,6 +32,7 @@ MAX_MILLI_CPUS = 1_024_000
 MAX_USER_DATA = 1 << 20
 MAX_OWNERS = 64
 MAX_ROLE = 48
+MAX_EXTRA_SUBNETS = 7
 
 STAGES = ("address", "volume", "started", "dhcp", "metadata")
 PORT_PATTERN = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
@@ -44,6 +45,7 @@ Owners = Annotated[tuple[Principal, ...], Meta(max_length=MAX_OWNERS)]
 BASE64_PATTERN = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 UserData = Annotated[bytes, Meta(max_length=MAX_USER_DATA, extra_json_schema={"pattern": BASE64_PATTERN})]
 Volumes = Annotated[tuple[VolumeSpec, ...], Meta(max_length=MAX_VOLUMES)]
+ExtraSubnets = Annotated[tuple[Name, ...], Meta(max_length=MAX_EXTRA_SUBNETS)]
 Moment = Annotated[datetime, Meta(tz=True)]
 Role = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_ROLE)]
 
@@ -128,6 +130,8 @@ class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
     volumes: Volumes = ()
     """Disks beside the root, in the order in which the guest finds them."""
     console: ConsoleKind = ConsoleKind.SERIAL
+    extra_subnets: ExtraSubnets = ()
+    """Those that it has an interface in beside its first one, in the order in which the guest finds them."""
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
@@ -137,6 +141,7 @@ class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
         check_range("milli_cpus", self.milli_cpus, 1, MAX_MILLI_CPUS, "thousandths of a CPU")
         if self.subnet is not None:
             check_name("subnet", self.subnet)
+        check_extra_subnets(self.subnet, self.extra_subnets)
         check_tags("tag", self.tags)
         for owners in (self.owner_users, self.owner_groups):
             if len(owners) > MAX_OWNERS:
@@ -160,6 +165,15 @@ class Running(Struct, frozen=True):
     console: ConsoleKind
     volumes: tuple[str, ...]
     """The names of those that the guest has."""
+
+
+class VmNic(Struct, frozen=True):
+    """One interface of a VM: its address in a subnet."""
+
+    ip: Ip
+    mac: Mac
+    subnet: str
+    ip6: str = ""
 
 
 class VM(Struct, frozen=True):
@@ -208,6 +222,31 @@ class VM(Struct, frozen=True):
     came: str = ""
     """How it was started last: one of `Came`; empty when it never was."""
     console: ConsoleKind = ConsoleKind.SERIAL
+    nics: tuple[VmNic, ...] = ()
+    """Its interfaces beside the first, which has the address that is its key."""
+
+    @property
+    def all_nics(self) -> tuple[VmNic, ...]:
+        """The first one, and those beside it."""
+        return (VmNic(self.ip, self.mac, self.subnet, self.ip6), *self.nics)
+
+    @property
+    def extra_subnets(self) -> tuple[str, ...]:
+        return tuple(nic.subnet for nic in self.nics)
+
+
+def check_extra_subnets(first: str | None, others: tuple[str, ...]) -> None:
+    if len(others) > MAX_EXTRA_SUBNETS:
+        raise Invalid("extra_subnets", f"{len(others)} subnets", f"must be at most {MAX_EXTRA_SUBNETS}")
+    for subnet in others:
+        check_name("extra_subnets", subnet)
+        if subnet == first or others.count(subnet) > 1:
+            raise Invalid(
+                "extra_subnets",
+                subnet,
+                "is named twice",
+                hint="a VM has one interface in each of its subnets",
+            )
 
 
 def check_policies(restart: RestartPolicy, destroy_on_power_down: bool) -> None:

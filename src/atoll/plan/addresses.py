@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 from atoll.errors import Conflict, NotFound, PoolEmpty
 from atoll.model.lease import Reservation
 from atoll.model.network import Address, Subnet
+from atoll.model.vm import VmNic
 
 
 class Given(Struct, frozen=True):
@@ -143,6 +144,11 @@ def choose(
         f"creating a VM on {node}: no free address in subnet {names}",
         hint=f"add some with: atoll node add-address --subnet {candidates[0].id} IP…, or destroy a VM",
     )
+
+
+def nic_of(subnet: Subnet, address: Address) -> VmNic:
+    """The interface that a VM has by this address."""
+    return VmNic(address.ip, address.mac, subnet.id, subnet.ip6_of(address.mac))
 
 
 def _overlap6(one: str, other: str) -> bool:

@@ -5,7 +5,7 @@
         iifname vmap @ports   a known VM port goes to its own chain
         iifname "at-*" drop   a port of ours that no VM owns
       chain forward           what VMs ask of DHCP is for our server, not for each other
-      chain vm-<link>         lets through only what this VM may send; frames for the metadata
+      chain vm-<link>         lets through only what this VM may send; frames for a metadata
                               address get the MAC of our service port in that bridge
 
 A VM may send: ARP and IPv4 from its own MAC and IP; DHCP requests, so many a second; where its subnet has
@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from atoll.model.network import METADATA_IP, link_local
+from atoll.model.network import METADATA_IP, METADATA_IP6, link_local
 
 TABLE = "atoll"
 PORT_PREFIX = "at-"
@@ -84,9 +84,6 @@ def plug(port: Port) -> list[Command]:
         _equal(_payload("udp", "sport"), 68),
         _equal(_payload("udp", "dport"), 67),
     )
-    to_metadata = _equal(_payload("ip", "daddr"), METADATA_IP)
-    is_new = {"match": {"op": "in", "left": _payload("tcp", "flags"), "right": ["syn"]}}
-    to_service = {"mangle": {"key": _payload("ether", "daddr"), "value": port.service_mac}}
     arp_mac, arp_ip = _payload("arp", "saddr ether"), _payload("arp", "saddr ip")
     return [
         {"add": {"chain": {**_IN_TABLE, "name": chain}}},
@@ -96,13 +93,22 @@ def plug(port: Port) -> list[Command]:
         *(_ipv6_rules(chain, port) if port.ip6 else ()),
         _rule(chain, _differs(_payload("ether", "type"), "ip"), _DROP),
         _rule(chain, *is_dhcp, _over(DHCP_PER_S), _DROP),
-        _rule(chain, to_metadata, is_new, _over(CONNECTIONS_PER_S), _DROP),
-        _rule(chain, to_metadata, to_service),
+        *_metadata_rules(chain, port, _equal(_payload("ip", "daddr"), METADATA_IP)),
         _rule(chain, *is_dhcp, _ACCEPT),
         _rule(chain, _differs(source_ip, port.ip), _DROP),
         _rule(chain, _equal(_payload("udp", "sport"), 67), _DROP),
         _rule(chain, _ACCEPT),
         {"add": _entry(port.link)},
+    ]
+
+
+def _metadata_rules(chain: str, port: Port, to_metadata: Command) -> list[Command]:
+    """Frames for our metadata service go there, whatever MAC the guest's routes gave them."""
+    is_new = {"match": {"op": "in", "left": _payload("tcp", "flags"), "right": ["syn"]}}
+    to_service = {"mangle": {"key": _payload("ether", "daddr"), "value": port.service_mac}}
+    return [
+        _rule(chain, to_metadata, is_new, _over(CONNECTIONS_PER_S), _DROP),
+        _rule(chain, to_metadata, to_service),
     ]
 
 
@@ -127,6 +133,7 @@ def _ipv6_rules(chain: str, port: Port) -> list[Command]:
         _rule(chain, _equal(kind, "nd-neighbor-advert"), _differs(target, own_target), _DROP),
         _rule(chain, is_ip6, _equal(_payload("udp", "sport"), 547), _DROP),
         _rule(chain, is_ip6, _equal(_payload("udp", "dport"), 547), _over(DHCP_PER_S), _DROP),
+        *_metadata_rules(chain, port, _equal(_payload("ip6", "daddr"), METADATA_IP6)),
         _rule(chain, is_ip6, _ACCEPT),
     ]
 

@@ -48,10 +48,10 @@ class Kept(Struct, frozen=True):
 
 
 def can_fork(image: Image, vm: VM) -> bool:
-    """Whether a VM may begin as a copy of memory: its image says so, and it has neither disk nor screen."""
+    """Whether a VM may begin as a copy of memory: its image says so, and it has no disk, screen or second NIC."""
     no_disk = all(volume.format is VolumeFormat.MEMORY for volume in vm.volumes)
     no_screen = vm.console is not ConsoleKind.VNC
-    return image.forkable and image.digest == vm.image_digest and no_disk and no_screen
+    return image.forkable and image.digest == vm.image_digest and no_disk and no_screen and not vm.nics
 
 
 def spec_of(vm: VM, mtu: int) -> TemplateSpec:

@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import os
 import socket
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -154,14 +155,18 @@ class Addressing:
 
     def set_neighbour(self, link: str, ip: str, mac: str) -> None:
         """Tell the kernel for good which MAC an address has, so that it need not ask."""
-        with failing(f"setting neighbour {ip} of link {link}"):
-            fields = {
-                "family": _family(ipaddress.ip_address(ip)),
-                "ifindex": self._get(link).index,
-                "state": _NUD_PERMANENT,
-            }
-            attributes = [("NDA_DST", ip), ("NDA_LLADDR", mac)]
-            self._netlink.request(rtnl.RTM_NEWNEIGH, ndmsg, fields, attributes, NLM_F_CREATE | NLM_F_REPLACE)
+        self.set_neighbours(link, {ip: mac})
+
+    def set_neighbours(self, link: str, macs: Mapping[str, str]) -> None:
+        """As `set_neighbour`, of many: MACs by their addresses."""
+        index = self._get(link).index
+        for ip, mac in macs.items():
+            with failing(f"setting neighbour {ip} of link {link}"):
+                family = _family(ipaddress.ip_address(ip))
+                fields = {"family": family, "ifindex": index, "state": _NUD_PERMANENT}
+                attributes = [("NDA_DST", ip), ("NDA_LLADDR", mac)]
+                flags = NLM_F_CREATE | NLM_F_REPLACE
+                self._netlink.request(rtnl.RTM_NEWNEIGH, ndmsg, fields, attributes, flags)
 
     def delete_neighbour(self, link: str, ip: str) -> None:
         """Forget a neighbour. Gone is fine, and so is a link that is gone."""

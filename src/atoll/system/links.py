@@ -26,7 +26,7 @@ from atoll.system.addressing import IFF_UP, Addressing, Link, Route, checked_nam
 from atoll.system.failures import failing, ignoring
 from atoll.system.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Attributes
 
-__all__ = ["Link", "Links", "Route", "open_tap", "sysctl"]
+__all__ = ["Link", "Links", "Route", "missing", "open_tap", "sysctl"]
 
 T = TypeVar("T")
 
@@ -125,6 +125,11 @@ class Links(Addressing):
                 fields = {"index": found.index, "flags": IFF_UP, "change": IFF_UP}
                 self._netlink.request(rtnl.RTM_NEWLINK, ifinfmsg, fields, [])
 
+    def allow_ipv6(self, link: str) -> None:
+        """Let a link have IPv6 addresses, and one of its own that follows from its MAC."""
+        with failing(f"switching on IPv6 on link {link}"):
+            self._set_ipv6(self._get(link).name, True)
+
     def delete(self, link: str) -> None:
         """Remove a link; of a pair, both ends go. Gone is fine."""
         with failing(f"removing link {link}"), ignoring(errno.ENODEV):
@@ -207,6 +212,12 @@ def open_tap(name: str, bridge: str, mtu: int, namespace: str | None = None) -> 
             os.close(descriptor)
             raise
     return descriptor
+
+
+def missing(names: Sequence[str], namespace: str | None = None) -> tuple[str, ...]:
+    """Those of these links that are not there."""
+    with Links(namespace) as links:
+        return tuple(name for name in names if not links.exists(name))
 
 
 def sysctl(key: str, value: str, namespace: str | None = None) -> None:

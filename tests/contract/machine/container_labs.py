@@ -10,7 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from machine_labs import BRIDGE, PATIENCE_S, READY, BootFiles, Exits, Lab, machine_of, until
+from machine_labs import (
+    BRIDGE,
+    OTHER_BRIDGE,
+    PATIENCE_S,
+    READY,
+    BootFiles,
+    Exits,
+    Lab,
+    bridges_of,
+    machine_of,
+    until,
+)
 
 from atoll.drivers.machine.base import Machine, MachineDriver
 from atoll.drivers.machine.docker.config import container_name
@@ -73,6 +84,7 @@ class ContainerLab(Lab):
         namespaces.ensure(self.namespace)
         with Links(self.namespace) as links:
             links.ensure_bridge(BRIDGE, "02:00:00:00:00:01", 1500, ["10.9.0.1/24"])
+            links.ensure_bridge(OTHER_BRIDGE, "02:00:00:00:00:02", 1400, ["10.10.0.1/24"])
 
     async def close(self) -> None:
         try:
@@ -93,10 +105,17 @@ class ContainerLab(Lab):
         return replace(machine, nic=nic, rootfs=self.image.archive, image_digest=self.image.digest)
 
     def traces(self, machine: Machine) -> set[str]:
-        with Links(self.namespace) as links:
-            ports = {f"link {name}" for name in links.names() if name == machine.nic.link}
+        ports = {f"link {name}" for name in self.bridges(machine)}
         running = {f"process {pid}" for pid in processes.processes_in(machine.cgroup)}
         return super().traces(machine) | ports | running
+
+    def macs(self, machine: Machine) -> list[str]:
+        with Links(namespaces.of_process(self.init(machine).pid)) as inside:
+            found = [inside.find(f"eth{number}") for number in range(9)]
+        return [link.mac for link in found if link is not None]
+
+    def bridges(self, machine: Machine) -> dict[str, str]:
+        return bridges_of(machine, self.namespace)
 
     def failing_starts(self, exits: Exits) -> list[tuple[MachineDriver, Machine]]:
         machine = self.machine()

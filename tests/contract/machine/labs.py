@@ -29,6 +29,7 @@ from atoll.system.links import Links
 READY = b"guest ready"
 PATIENCE_S = 30.0
 BRIDGE = "xdrv0"
+OTHER_BRIDGE = "xdrv1"
 UID = 61_000
 
 _MODULES = ("button", "evdev", "pvpanic", "pvpanic-mmio")
@@ -103,6 +104,19 @@ class Lab:
         self._machines.append(machine)
         return machine
 
+    def with_another_nic(self, machine: Machine) -> Machine:
+        """The same one, with an interface in a second network too."""
+        nic = Nic(f"{machine.nic.link}b", OTHER_BRIDGE, "02:00:00:00:01:05", 1400, address="10.10.0.5/24")
+        return msgspec.structs.replace(machine, extra_nics=(nic,))
+
+    def macs(self, machine: Machine) -> list[str]:
+        """Those of the interfaces that its guest finds, in that order."""
+        raise NotImplementedError
+
+    def bridges(self, machine: Machine) -> dict[str, str]:
+        """The bridges that its links are in, by link: those of the links that there are."""
+        raise NotImplementedError
+
     async def close(self) -> None:
         if self._machines:
             cleaner = self._drivers[0] if self._drivers else self.make_driver(Exits())
@@ -164,6 +178,13 @@ class SimLab(Lab):
     def make_machine(self, ip: str, directory: Path) -> Machine:
         return machine_of(ip, directory, BootFiles(Path("/none"), Path("/none")), "none", "xsim")
 
+    def macs(self, machine: Machine) -> list[str]:
+        return list(SimDriver(Exits()).macs_of(machine))
+
+    def bridges(self, machine: Machine) -> dict[str, str]:
+        here = self.macs(machine)
+        return {nic.link: nic.bridge for nic in machine.nics if nic.mac in here}
+
     def failing_starts(self, exits: Exits) -> list[tuple[MachineDriver, Machine]]:
         drivers = [SimDriver(exits, SimFaults(fail=[step])) for step in ("start", "started")]
         self._drivers.extend(drivers)
@@ -211,6 +232,7 @@ class QemuLab(Lab):
         namespaces.ensure(self.namespace)
         with Links(self.namespace) as links:
             links.ensure_bridge(BRIDGE, "02:00:00:00:00:01", 1500)
+            links.ensure_bridge(OTHER_BRIDGE, "02:00:00:00:00:02", 1400)
 
     async def close(self) -> None:
         try:
@@ -230,8 +252,7 @@ class QemuLab(Lab):
         return msgspec.structs.replace(machine, machine_type=self.board)
 
     def traces(self, machine: Machine) -> set[str]:
-        with Links(self.namespace) as links:
-            taps = {f"link {name}" for name in links.names() if name == machine.nic.link}
+        taps = {f"link {name}" for name in self.bridges(machine)}
         running = {f"process {pid}" for pid in processes.processes_in(machine.cgroup)}
         return super().traces(machine) | taps | running
 
@@ -246,6 +267,15 @@ class QemuLab(Lab):
         ]
         driver = self.driver(exits)
         return [(driver, one) for one in broken]
+
+    def macs(self, machine: Machine) -> list[str]:
+        """As its process was told."""
+        words = Path(f"/proc/{self.process(machine).pid}/cmdline").read_text().split("\0")
+        cards = [word for word in words if word.startswith("virtio-net-")]
+        return [card.partition("mac=")[2].partition(",")[0] for card in cards]
+
+    def bridges(self, machine: Machine) -> dict[str, str]:
+        return bridges_of(machine, self.namespace)
 
     def failing_templates(self, exits: Exits, machine: Machine) -> list[tuple[MachineDriver, Machine]]:
         """QEMU refuses its memory; the guest ends without ever waiting."""
@@ -306,6 +336,13 @@ class QemuLab(Lab):
 
     def _log(self, machine: Machine) -> bytes:
         return (machine.directory / "console.log").read_bytes()
+
+
+def bridges_of(machine: Machine, namespace: str) -> dict[str, str]:
+    with Links(namespace) as links:
+        names = {found.index: name for name in links.names() if (found := links.find(name)) is not None}
+        seen = {nic.link: links.find(nic.link) for nic in machine.nics}
+    return {link: names[found.master_index] for link, found in seen.items() if found is not None}
 
 
 def machine_of(ip: str, directory: Path, boot: BootFiles, cgroup: str, link: str) -> Machine:

@@ -138,6 +138,9 @@ class Node0:
                 match data:
                     case b"crash\n":
                         return
+                    case b"bye\n":
+                        await socket.send(b"<bye\n>")
+                        return
                     case b"lose\n":
                         await socket.tell(api.Writer(False, "eve"))
                     case _:

@@ -8,6 +8,7 @@ import pytest
 
 from atoll.drivers.machine.sim import STEPS
 from atoll.errors import AtollError, HostFailure
+from atoll.hypervisor.network.sim import SimNetwork
 from atoll.model.vm import VmState
 from atoll.system import files
 
@@ -189,3 +190,29 @@ async def test_an_agent_that_is_killed_at_any_step_of_a_create_leaves_nothing_ha
             await ann.destroy(vm.name)
         assert node.traces() == set()
         assert len(node.free()) == 4
+
+
+async def test_what_cannot_be_tidied_up_does_not_keep_a_node_from_starting(ann, node, monkeypatch):
+    async def fail(*_: object) -> None:
+        raise HostFailure("the packet filter was told to fail")
+
+    made = [await ann.create(name) for name in ("one", "two")]
+    await node.stop()
+    monkeypatch.setattr(SimNetwork, "sweep", fail)
+    await node.start()
+    assert await ann.list() == tuple(made)
+
+
+async def test_vms_that_cannot_be_plugged_together_are_plugged_one_by_one(ann, node, monkeypatch):
+    plug_all = SimNetwork.plug_all
+
+    async def fail_together(network: SimNetwork, nics: list[object]) -> None:
+        if len(nics) > 1:
+            raise HostFailure("the packet filter was told to fail")
+        await plug_all(network, nics)
+
+    made = [await ann.create(name) for name in ("one", "two")]
+    await node.stop()
+    monkeypatch.setattr(SimNetwork, "plug_all", fail_together)
+    await node.start()
+    assert node.network.plugged == {vm.ip for vm in made}

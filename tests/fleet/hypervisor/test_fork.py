@@ -13,6 +13,7 @@ from atoll.drivers.machine.sim import SimFaults
 from atoll.errors import NoCapacity
 from atoll.hypervisor.templates import Limits
 from atoll.model.network import Address, mac_for
+from atoll.plan.firewall import link_for
 from atoll.plan.hotpool import SPARE_ADDRESSES
 
 MORE = tuple(Address(f"10.9.0.{last}", mac_for(f"10.9.0.{last}")) for last in range(9, 21))
@@ -56,6 +57,19 @@ def parked(node: Any) -> int:
 
 def sim(node: Any, ip: str) -> Any:
     return json.loads((node.directory / "state" / "vms" / ip / "sim.json").read_text())
+
+
+async def test_a_member_of_the_pool_that_has_lost_its_link_becomes_nobody(
+    pooling: Any, user: Any, until: Any
+) -> None:
+    await user.create("second", image="twin")
+    await until(lambda: parked(pooling) > 0)
+    waiting = parked(pooling)
+    guests = {ip: sim(pooling, ip) for ip in pooling.service.pool.held()}
+    lost = next(ip for ip, guest in guests.items() if guest["waiting"] and guest["rehearsals"])
+    pooling.service.on_link(link_for(lost), False)
+    assert parked(pooling) == waiting - 1
+    await until(lambda: parked(pooling) >= waiting)
 
 
 async def test_the_first_vm_comes_cold_and_the_next_ones_are_forks(forking: Any, user: Any) -> None:

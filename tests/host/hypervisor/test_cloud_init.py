@@ -16,7 +16,9 @@ from atoll.hypervisor.metadata.guest import Guest
 from atoll.hypervisor.metadata.nocloud import serial_number
 from atoll.hypervisor.metadata.server import MetadataServer
 from atoll.hypervisor.metadata.tree import respond
-from atoll.model.vm import VM
+from atoll.model.network import Subnet
+from atoll.model.vm import VM, VmNic
+from atoll.system.links import Links
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Station
@@ -137,7 +139,9 @@ async def machine(
     given = {"ssh_keys": KEYS, "tags": {"tier": "front"}, "instance_id": INSTANCE, **changes}
     made = Machine(station, directory, structs.replace(station.vm, **given))
     server = MetadataServer(
-        island.service, {station.ip: made.guest}.get, lambda _, path: made.reads.append(path)
+        island.service,
+        lambda ip: made.guest if ip == station.ip else None,
+        lambda _, path: made.reads.append(path),
     )
     await server.start()
     try:
@@ -187,6 +191,27 @@ async def test_it_reads_the_openstack_tree_where_the_firmware_says_openstack(
     assert "MTUBytes=1400" in booted.seen["network"]
     assert "DNS=10.77.0.1" in booted.seen["network"]
     assert "/openstack/2018-08-27/network_data.json" in booted.reads
+
+
+async def test_it_finds_a_card_for_each_interface_of_a_vm(
+    island: Island, wired: Station, tmp_path: Path
+) -> None:
+    nic = VmNic("10.78.0.5", "52:54:0a:4e:00:05", "red", "fd78::5054:aff:fe4e:5")
+    red = Subnet("red", "10.78.0.0/24", "10.78.0.1", cidr6="fd78::/64", gateway6="fd78::1", mtu=1300)
+    with Links(wired.namespace) as links:
+        links.ensure_veth("eth1", "other5", island.bridge, mac=nic.mac, mtu=red.mtu)
+    async with machine(island, wired, tmp_path, nics=(nic,)) as guest:
+        guest.guest = structs.replace(guest.guest, extra_subnets=(red,))
+        booted = await guest.boot(product_name="OpenStack Nova", product_uuid=INSTANCE)
+
+    check(booted, "openstack")
+    first, second = f"MACAddress={wired.mac}\nName=eth0", f"MACAddress={nic.mac}\nName=eth1"
+    seed, network = booted.seen["converted"], booted.seen["network"]
+    assert f"[Match]\n{first}\n\n[Network]\nDHCP=ipv4\n" in seed
+    assert f"[Match]\n{second}\n\n[Network]\nDHCP=yes\n" in seed
+    # This version asks for IPv4 alone where OpenStack says both.
+    for card, mtu in ((first, 1400), (second, 1300)):
+        assert f"[Link]\nMTUBytes={mtu}\n\n[Match]\n{card}\n\n[Network]\nDHCP=ipv4\n" in network
 
 
 async def test_it_reads_the_ec2_tree_without_tokens_on_a_cloud_that_is_like_ec2(

@@ -43,9 +43,10 @@ def lease(good: Station, subnet: Subnet) -> Lease:
 
 
 @pytest.fixture
-async def router(island: Island, good: Station, subnet: Subnet) -> AsyncIterator[RaServer]:
+async def router(island: Island, lease: Lease, subnet: Subnet) -> AsyncIterator[RaServer]:
     """Knows the good guest and no other."""
-    server = RaServer(island.service, "eth0", subnet, ROUTER, lambda mac: mac == good.mac)
+    leases = {lease.mac: lease}
+    server = RaServer(island.service, "eth0", subnet, ROUTER, leases.get, lambda: leases)
     await server.start()
     yield server
     await server.close()

@@ -30,6 +30,8 @@ SCRIPT = b"#!/bin/sh\necho \x00\xff\n"
 REQUEST = b"GET /datasource/SmallStack HTTP/1.1\r\nHost: m\r\n\r\n"
 
 USER_DATA_REQUEST = REQUEST.replace(b"/datasource/SmallStack", b"/latest/user-data")
+SOON_S = 4.0
+"""Less than the server has patience for: what takes no longer was not waited for."""
 
 
 def resident_mib() -> float:
@@ -73,7 +75,7 @@ def start(island: Island, good: Station, bad: Station) -> Start:
     return running
 
 
-async def closed_after(reader: StreamReader, timeout_s: float = 5) -> float:
+async def closed_after(reader: StreamReader, timeout_s: float = 60) -> float:
     """Seconds until the other end closed."""
     began = time.monotonic()
     async with asyncio.timeout(timeout_s):
@@ -169,7 +171,7 @@ async def test_a_request_with_a_body_is_refused_without_waiting_for_it(start: St
             request = f"GET / HTTP/1.1\r\nHost: m\r\n{head}\r\n\r\n"
             began = time.monotonic()
             assert (await converse(good, request.encode())).startswith(b"HTTP/1.1 413 ")
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < SOON_S
 
 
 async def test_one_connection_carries_many_requests_also_at_once(start: Start, good: Station) -> None:
@@ -225,7 +227,7 @@ async def test_headers_that_never_end_are_cut_off(start: Start, good: Station, b
         writer.write(REQUEST[:-2])
         slow = asyncio.create_task(trickle(writer))
         assert (await good.ask("/datasource/SmallStack")).status == 200
-        assert 0.1 < await closed_after(reader) < 1
+        assert 0.1 < await closed_after(reader) < SOON_S
         slow.cancel()
         await asyncio.wait([slow])
         assert agent.server.counters.expired == 1
@@ -237,7 +239,7 @@ async def test_an_idle_connection_is_cut_off_before_and_after_an_answer(
 ) -> None:
     async with start(Limits(headers_s=0.2)), bad.connect() as (reader, writer):
         writer.write(sent)
-        assert 0.1 < await closed_after(reader) < 1
+        assert 0.1 < await closed_after(reader) < SOON_S
 
 
 async def test_a_caller_that_does_not_read_is_not_answered_further_and_not_for_long(
@@ -281,11 +283,33 @@ async def test_a_caller_has_its_share_of_connections_and_no_more(
         for _ in range(3):
             await held.enter_async_context(bad.connect())
         async with bad.connect(), bad.connect() as (reader, _):
-            assert await closed_after(reader) < 1
+            assert await closed_after(reader) < SOON_S
             assert (await good.ask("/")).status == 200
             assert agent.server.counters.refused == 1
         await asyncio.sleep(0.05)
         assert (await bad.ask("/")).status == 200
+
+
+async def test_a_vm_that_calls_from_two_addresses_has_one_share(
+    island: Island, good: Station, bad: Station
+) -> None:
+    for station in (good, bad):
+        station.configure()
+    both = Guest(good.vm)
+    read: list[str] = []
+    server = MetadataServer(
+        island.service, lambda _: both, lambda ip, _: read.append(ip), Limits(connections_per_guest=2)
+    )
+    await server.start()
+    try:
+        async with good.connect(), bad.connect(), good.connect() as (reader, _):
+            assert await closed_after(reader) < SOON_S
+        await asyncio.sleep(0.05)
+        assert (await bad.ask("/latest/meta-data/local-ipv4")).body == good.ip.encode()
+    finally:
+        await server.close()
+    # What it read counts for the VM, by its key.
+    assert read == [good.ip]
 
 
 async def test_a_busy_caller_is_slowed_down_and_no_other(start: Start, good: Station, bad: Station) -> None:
@@ -293,9 +317,8 @@ async def test_a_busy_caller_is_slowed_down_and_no_other(start: Start, good: Sta
         last = REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
         began = time.monotonic()
         busy = asyncio.create_task(converse(bad, REQUEST * 60 + last))
-        asked = time.monotonic()
         assert (await good.ask("/")).status == 200
-        assert time.monotonic() - asked < 0.5
+        assert not busy.done()
         assert (await busy).count(b" 200 OK") == 61
         assert time.monotonic() - began > 2
 
@@ -328,8 +351,8 @@ async def test_closing_ends_every_connection_and_starting_again_works(start: Sta
             began = time.monotonic()
             await agent.server.close()
             await agent.server.close()
-            assert time.monotonic() - began < 1
-            assert await closed_after(idle) + await closed_after(answered) < 1
+            assert time.monotonic() - began < SOON_S
+            assert await closed_after(idle) + await closed_after(answered) < SOON_S
         await agent.server.start()
         await agent.server.start()
         assert (await good.ask("/")).status == 200

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from atoll.hypervisor.service import THROTTLE_GRACE_S
 from atoll.system import cgroups, processes
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def test_what_crashes_is_started_again_and_changes_take_hold(life: Cli) -> None:
     assert (changed["pending"], changed["memory_mib"]) == (["memory_mib"], 192)
     quota = next(path for path in cgroups.join_paths(life.group(vm["ip"])) if "/cpu" in str(path)).parent
     limit = quota / "cpu.cfs_quota_us"
+    time.sleep(THROTTLE_GRACE_S)  # the end of its start finds the change made
     assert (limit.read_text() if limit.exists() else (quota / "cpu.max").read_text()).split()[0] == "50000"
     os.kill(old, signal.SIGKILL)
     until(lambda: life.show("bird")["restarts"] == 1 and life.answers(vm["ip"]), "it does not come back")

@@ -34,7 +34,8 @@ def test_the_least_that_can_be_asked_for_leaves_the_rest_to_the_model():
 def test_everything_that_can_be_asked_for_arrives():
     options = parse(
         "create", "--name", "web", "--image", "appliance", "--memory", "2GiB", "--cpus", "1.5",
-        "--driver", "sim", "--machine-type", "microvm", "--subnet", "blue", "--tag", "a=b", "--tag", "c=",
+        "--driver", "sim", "--machine-type", "microvm", "--subnet", "blue", "--extra-subnet", "red",
+        "--extra-subnet", "green", "--tag", "a=b", "--tag", "c=",
         "--owner-user", "alice",
         "--owner-user", "bob", "--owner-group", "ops", "--wait-for", "port:80", "--timeout", "2m",
         "--request-id", "r-1", "--restart", "on-crash", "--protect", "--expires", "2h",
@@ -49,6 +50,7 @@ def test_everything_that_can_be_asked_for_arrives():
             milli_cpus=1500,
             machine_type=MachineType.MICROVM,
             subnet="blue",
+            extra_subnets=("red", "green"),
             tags={"a": "b", "c": ""},
             owner_users=("alice", "bob"),
             owner_groups=("ops",),

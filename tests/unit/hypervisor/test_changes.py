@@ -15,7 +15,7 @@ from atoll.identity.access import Operators
 from atoll.model.identity import Identity
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.node import Capacity
-from atoll.model.vm import VM, ConsoleKind, MachineType, RestartPolicy, Running, VmState
+from atoll.model.vm import VM, ConsoleKind, MachineType, RestartPolicy, Running, VmNic, VmState
 from atoll.model.volume import Volume, VolumeFormat
 from atoll.plan.addresses import Given
 
@@ -153,6 +153,14 @@ def test_user_data_is_replaced_and_changed_back():
     assert (back.user_data_sha256, back.previous_user_data_sha256) == ("aa", two)
     assert changed(new, user_data=b"two") == new
     assert changed(new, user_data=b"").user_data_sha256 == ""
+
+
+def test_a_new_first_subnet_leaves_the_other_interfaces():
+    nic = VmNic("10.3.0.5", mac_for("10.3.0.5"), "private")
+    new = changed(structs.replace(DOWN, nics=(nic,)), subnet="dmz")
+    assert (new.ip, new.nics) == ("10.2.0.5", (nic,))
+    with pytest.raises(Conflict, match="has an interface in subnet private already"):
+        changed(structs.replace(DOWN, nics=(nic,)), BOB, subnet="private")
 
 
 def test_a_new_subnet_is_a_new_address():

@@ -5,13 +5,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from atoll.errors import HostFailure, NotFound
 from atoll.hypervisor.inventory import Inventory
 from atoll.hypervisor.records import Record, Records
 from atoll.model.event import EventKind
 from atoll.model.network import mac_for
-from atoll.model.vm import VM, MachineType, VmState
+from atoll.model.vm import VM, MachineType, VmNic, VmState
 from atoll.plan.recovery import Want
 
 IP = "10.1.0.5"
@@ -73,7 +74,7 @@ def claimed(inventory: Inventory, one: VM | None = None) -> VM:
 def test_a_vm_is_found_by_everything_it_is_known_by(inventory: Inventory):
     one = claimed(inventory)
     assert inventory.show("web") is inventory.show(IP) is one
-    assert inventory.find_by_mac(one.mac) is one
+    assert inventory.find_by_mark(one.mac) is one
     assert inventory.find_by_request("r-i-1").vm is one
     with pytest.raises(NotFound, match="VM 'db': there is none on n1"):
         inventory.show("db")
@@ -112,7 +113,7 @@ def test_a_vm_that_is_forgotten_is_known_by_nothing(inventory: Inventory, record
     one = claimed(inventory)
     inventory.forget(one)
     assert inventory.list() == ()
-    assert inventory.find_by_mac(one.mac) is inventory.find_by_ip(IP) is None
+    assert inventory.find_by_mark(one.mac) is inventory.find_by_ip(IP) is None
     assert inventory.held() == frozenset()
     assert inventory.freed == {IP: 1}
     assert records.load() == {}
@@ -157,6 +158,51 @@ async def test_one_who_waits_gets_the_vm_as_it_is_then(inventory: Inventory):
 
 
 def test_addresses_whose_records_cannot_be_read_are_held(inventory: Inventory, records: Records):
-    records.unreadable = frozenset({"10.1.0.9"})
+    directory = records.directory("10.1.0.9")
+    directory.mkdir()
+    for name in ("vm.json", "nic-10.2.0.9"):
+        (directory / name).touch()
+    records.load()
     claimed(inventory)
-    assert inventory.held() == {IP, "10.1.0.9"}
+    assert inventory.held() == {IP, "10.1.0.9", "10.2.0.9"}
+
+
+# --- with several interfaces
+
+
+STORAGE = VmNic("10.2.0.5", "52:54:0a:02:00:05", "storage", "fd00:2::5054:aff:fe02:5")
+
+
+def several(instance_id: str = "i-1", name: str = "web", ip: str = IP) -> VM:
+    return structs.replace(vm(instance_id, name, ip), nics=(STORAGE,))
+
+
+def test_a_vm_is_found_by_all_that_its_interfaces_have(inventory: Inventory):
+    one = claimed(inventory, several())
+    link_local = "fe80::5054:aff:fe02:5"
+    for mark in (IP, one.mac, STORAGE.ip, STORAGE.mac, STORAGE.ip6, link_local):
+        assert inventory.find_by_mark(mark) is one
+    # Its key is the first, and no other.
+    assert inventory.find_by_ip(STORAGE.ip) is None
+    inventory.forget(one)
+    assert inventory.find_by_mark(STORAGE.ip) is inventory.find_by_mark(STORAGE.mac) is None
+
+
+def test_all_addresses_of_a_vm_are_held_and_freed_together(inventory: Inventory):
+    one = claimed(inventory, several())
+    assert inventory.held() == {IP, STORAGE.ip}
+    inventory.forget(one)
+    assert inventory.held() == frozenset()
+    assert inventory.freed.keys() == {IP, STORAGE.ip}
+
+
+def test_a_vm_that_moves_keeps_its_other_interfaces(inventory: Inventory):
+    one = claimed(inventory, several())
+    to = structs.replace(one, ip="10.3.0.5", mac=mac_for("10.3.0.5"), subnet="dmz")
+    held: list[frozenset[str]] = []
+    new = inventory.move(one, to, lambda *_: held.append(inventory.held()))
+    assert held == [{IP, "10.3.0.5", STORAGE.ip}]
+    assert inventory.held() == {"10.3.0.5", STORAGE.ip}
+    assert inventory.freed.keys() == {IP}
+    assert inventory.find_by_mark(STORAGE.mac) is inventory.find_by_mark(to.mac) is new
+    assert inventory.find_by_mark(one.mac) is None

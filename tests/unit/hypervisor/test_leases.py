@@ -9,7 +9,7 @@ from msgspec import structs
 from atoll.hypervisor.leases import Leases
 from atoll.model.lease import Boot, Holder, Lease, LeaseState, Reservation
 from atoll.model.network import METADATA_IP, Subnet
-from atoll.model.vm import VM, MachineType, VmState
+from atoll.model.vm import VM, MachineType, VmNic, VmState
 from atoll.plan.addresses import Given
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -51,6 +51,22 @@ def test_vms_and_machines_have_leases_that_nobody_has_used_yet() -> None:
     web, rack = Node().leases.list()
     assert (web.hostname, web.holder, web.state) == ("web", Holder.VM, LeaseState.UNUSED)
     assert (rack.hostname, rack.holder, rack.boot) == ("rack1", Holder.MACHINE, Boot(image="tiny"))
+
+
+def test_each_interface_of_a_vm_has_a_lease_and_the_first_alone_is_its_way_out() -> None:
+    node = Node()
+    nic = VmNic("10.2.0.5", "52:54:0a:02:00:05", "dmz")
+    node.given = node.given.add_subnet(Subnet("dmz", "10.2.0.0/24", "10.2.0.1"))
+    node.vms = [structs.replace(WEB, nics=(nic,))]
+    told = {mac: node.leases.of_vm(node.vms[0], mac) for mac in (WEB.mac, nic.mac)}
+    assert {mac: (one.ip, one.subnet.id, one.hostname, one.way_out) for mac, one in told.items()} == {
+        WEB.mac: (WEB.ip, "lan", "web", True),
+        nic.mac: (nic.ip, "dmz", "web", False),
+    }
+    listed = [(lease.ip, lease.hostname, lease.subnet, lease.holder) for lease in node.leases.list()]
+    assert (nic.ip, "web", "dmz", Holder.VM) in listed
+    assert node.leases.macs("dmz") == [nic.mac]
+    assert node.leases.macs("lan") == [WEB.mac, RACK.mac]
 
 
 def test_what_a_machine_does_with_its_lease_is_seen() -> None:

@@ -12,7 +12,7 @@ from msgspec import structs
 from atoll.errors import HostFailure
 from atoll.hypervisor.records import Record, Records
 from atoll.model.network import Address, Subnet, mac_for
-from atoll.model.vm import VM, MachineType, VmState
+from atoll.model.vm import VM, MachineType, VmNic, VmState
 from atoll.model.volume import Volume, VolumeFormat
 from atoll.plan.addresses import Given
 from atoll.plan.recovery import Want
@@ -108,6 +108,28 @@ def test_a_damaged_vm_keeps_the_place_of_its_address(records: Records):
     (records.directory(IP) / "vm.json").write_bytes(b"")
     vm = records.load()[IP].vm
     assert (vm.subnet, vm.mac, vm.owner_users) == ("lan", "52:54:00:00:00:77", ())
+
+
+NICS = (
+    VmNic("10.2.0.5", "52:54:00:00:00:78", "storage", "fd00:2::5054:ff:fe00:78"),
+    VmNic("10.3.0.5", "52:54:00:00:00:79", "gone"),
+)
+
+
+def test_a_damaged_vm_keeps_the_addresses_of_its_other_interfaces(records: Records):
+    storage = Subnet("storage", "10.2.0.0/24", "10.2.0.1", cidr6="fd00:2::/64", gateway6="fd00:2::1")
+    given = Given().add_subnet(storage).add_addresses("storage", [Address(NICS[0].ip, NICS[0].mac)])
+    records.write_given(given)
+    known = record()
+    records.write(structs.replace(known, vm=structs.replace(known.vm, nics=NICS)))
+    assert records.load()[IP].vm.nics == NICS
+    assert records.unreadable == frozenset()
+    (records.directory(IP) / "vm.json").write_bytes(b"{")
+    # That of a subnet which the node does not know any more is nobody else's either.
+    assert records.load()[IP].vm.nics == NICS[:1]
+    assert records.unreadable == {IP, "10.2.0.5", "10.3.0.5"}
+    records.discard(IP)
+    assert records.unreadable == frozenset()
 
 
 def test_what_is_discarded_is_gone_and_can_be_discarded_again(records: Records, tmp_path: Path):

@@ -92,6 +92,7 @@ def test_an_ipv6_address_follows_from_the_mac() -> None:
         ({"cidr6": "fd00:1::5/64", "gateway6": "fd00:1::1"}, "cidr6"),
         ({"cidr6": "fe80::/64", "gateway6": "fe80::1"}, "cidr6"),
         ({"cidr6": "ff02::/64", "gateway6": "ff02::1"}, "cidr6"),
+        ({"cidr6": "fd00:ec2::/64", "gateway6": "fd00:ec2::1"}, "cidr6"),
         ({"cidr6": "fd00:1:0::/64", "gateway6": "fd00:1::1"}, "cidr6"),
         ({"cidr6": "fd00:1::/64", "gateway6": "fd00:2::1"}, "gateway6"),
         ({"cidr6": "fd00:1::/64", "gateway6": "fd00:1::01"}, "gateway6"),

@@ -149,8 +149,21 @@ def test_metadata_goes_to_the_service_port_whatever_the_route_was():
     assert verdict(frame) == ("accept", PORT.service_mac)
 
 
+METADATA6 = {**IPV6, "ip6 saddr": PORT6.ip6, "ip6 daddr": "fd00:ec2::254", "tcp flags": ["syn"]}
+
+
+@pytest.mark.parametrize("source", [PORT6.ip6, IPV6["ip6 saddr"]])
+def test_over_ipv6_metadata_goes_to_the_service_port_too(source: str):
+    assert verdict({**METADATA6, "ip6 saddr": source}, port=PORT6) == ("accept", PORT.service_mac)
+    assert verdict({**METADATA6, "ip6 daddr": "fd00:ec2::253"}, port=PORT6)[1] == FRAME["ether daddr"]
+    assert verdict(METADATA6, flood=True, port=PORT6)[0] == "drop"
+    assert verdict(METADATA6, port=PORT)[0] == "drop"
+
+
 def test_a_forged_sender_reaches_no_metadata():
     assert verdict({**IPV4, "ip saddr": "10.1.0.6", "ip daddr": "169.254.169.254"})[0] == "drop"
+    assert verdict({**METADATA6, "ip6 saddr": "fd00::5054:aff:fe01:6"}, port=PORT6)[0] == "drop"
+    assert verdict({**METADATA6, "ether saddr": "52:54:0a:01:00:06"}, port=PORT6)[0] == "drop"
 
 
 @pytest.mark.parametrize("frame", [DHCP, {**IPV4, "ip daddr": "169.254.169.254", "tcp flags": ["syn"]}])

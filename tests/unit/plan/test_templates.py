@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from atoll.model.image import DirectBoot, Image
-from atoll.model.vm import VM, ConsoleKind, MachineType, VmState
+from atoll.model.vm import VM, ConsoleKind, MachineType, VmNic, VmState
 from atoll.model.volume import Volume, VolumeFormat
 from atoll.plan.templates import Kept, can_fork, has_room, key_of, spec_of, to_drop, to_load, to_unload
 
@@ -46,9 +46,12 @@ def test_a_vm_of_an_image_that_can_wait_can_be_forked() -> None:
         (replace(IMAGE, digest="d2"), VM1),
         (IMAGE, replace(VM1, volumes=(*VM1.volumes, Volume(VolumeFormat.RAW, 10, name="data")))),
         (IMAGE, replace(VM1, console=ConsoleKind.VNC)),
+        (IMAGE, replace(VM1, nics=(VmNic("10.2.0.5", "02:00:0a:02:00:05", "storage"),))),
     ],
 )
-def test_an_image_that_cannot_wait_or_was_replaced_and_a_disk_rule_a_fork_out(image: Image, vm: VM) -> None:
+def test_an_image_that_cannot_wait_or_was_replaced_and_more_devices_rule_a_fork_out(
+    image: Image, vm: VM
+) -> None:
     assert not can_fork(image, vm)
 
 

@@ -18,7 +18,7 @@ from atoll.model.vm import MachineType
 
 
 class Nic(Struct, frozen=True):
-    """The network interface of a machine: a link that the driver makes and plugs into a bridge."""
+    """A network interface of a machine: a link that the driver makes and plugs into a bridge."""
 
     link: str
     bridge: str
@@ -27,6 +27,7 @@ class Nic(Struct, frozen=True):
     address: str = ""
     """The machine's own with its prefix, as 10.1.0.5/24: for kinds that are given it from outside."""
     gateway: str = ""
+    """Empty for those beside the first: a machine has one way out."""
     dns: tuple[str, ...] = ()
     domain: str = ""
 
@@ -67,6 +68,12 @@ class Machine(Struct, frozen=True):
     disks: tuple[Disk, ...] = ()
     screen: bool = False
     """With a screen, keyboard and pointer: only for kinds that have a display."""
+    extra_nics: tuple[Nic, ...] = ()
+    """Those beside the first, in the order in which the guest finds them."""
+
+    @property
+    def nics(self) -> tuple[Nic, ...]:
+        return (self.nic, *self.extra_nics)
 
 
 class Exit(StrEnum):
@@ -84,6 +91,8 @@ class Seen(Struct, frozen=True):
     ip: str
     pid: int
     exit: Exit | None = None
+    lost: tuple[str, ...] = ()
+    """Links of it that somebody removed while it runs: it has none in their place."""
 
 
 OnExit = Callable[[str, Exit], None]

@@ -50,13 +50,15 @@ class Record(Struct, frozen=True):
     rehearsals: int = 0
     disks: tuple[str, ...] = ()
     screen: bool = False
+    macs: tuple[str, ...] = ()
 
 
 class SimFaults:
     """What shall go wrong.
 
-    `fail` names steps that fail, `deaf` the IPs of guests that ignore their power button; `hook` gets each
-    step and IP, and may raise or do anything else.
+    `fail` names steps that fail, `deaf` the IPs of guests that ignore their power button, `lost` those of
+    machines whose link was removed since they were started; `hook` gets each step and IP, and may raise or do
+    anything else.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class SimFaults:
             raise ValueError(f"no such step: {', '.join(sorted(unknown))}")
         self.fail = set(fail)
         self.deaf = set(deaf)
+        self.lost: set[str] = set()
         self.hook = hook
 
     def strike(self, step: str, ip: str) -> None:
@@ -208,7 +211,8 @@ class SimDriver:
             record = _read(machine)
             if record is None:
                 continue
-            seen[machine.ip] = Seen(machine.ip, record.pid, record.exit)
+            lost = (machine.nic.link,) if record.exit is None and machine.ip in self.faults.lost else ()
+            seen[machine.ip] = Seen(machine.ip, record.pid, record.exit, lost)
             if record.exit is None:
                 self._watched.add(machine.ip)
         return seen
@@ -262,6 +266,11 @@ class SimDriver:
         record = _read(machine)
         return record.disks if record is not None else ()
 
+    def macs_of(self, machine: Machine) -> tuple[str, ...]:
+        """Those of the interfaces that a guest would find, in its order."""
+        record = _read(machine)
+        return record.macs if record is not None else ()
+
     async def close(self) -> None:
         self._watched.clear()
         for console in self._consoles.values():
@@ -292,7 +301,10 @@ class SimDriver:
                 _check_there(disk)
             names = tuple(disk.name for disk in machine.disks)
             pid = _FIRST_PID + zlib.crc32(machine.ip.encode())
-            _write(machine, Record(pid=pid, waiting=waiting, disks=names, screen=machine.screen))
+            macs = tuple(nic.mac for nic in machine.nics)
+            record = Record(pid=pid, waiting=waiting, disks=names, screen=machine.screen, macs=macs)
+            _write(machine, record)
+            self.faults.lost.discard(machine.ip)
             _append(log, _banner(machine))
             self.faults.strike("started", machine.ip)
             undo.commit()

@@ -47,6 +47,8 @@ _DEFAULT_PARAMETERS = bytes(
     )
 )
 _LEASE_ONLY = frozenset((Code.RENEWAL_TIME, Code.REBINDING_TIME))
+# What a guest has once, whatever the number of its interfaces.
+_WAY_OUT = frozenset[int]((Code.ROUTER, Code.CLASSLESS_ROUTES, Code.DNS))
 
 
 class Lease(Struct, frozen=True):
@@ -60,6 +62,8 @@ class Lease(Struct, frozen=True):
     boot: Boot = Boot()
     server: str = SERVER_IP
     """The address at which this machine finds us."""
+    way_out: bool = True
+    """Whether it reaches all else through here. Of a machine's interfaces, one is."""
 
 
 class Answer(Struct, frozen=True):
@@ -244,7 +248,8 @@ def _parameters(lease: Lease) -> dict[int, bytes]:
         # A client that takes this option ignores the router (RFC 3442), so the default route is in it too.
         Code.CLASSLESS_ROUTES: _route(SERVER_IP, 32, inet_aton(NO_ADDRESS)) + _route(NO_ADDRESS, 0, gateway),
     }
-    return {code: value for code, value in known.items() if value}
+    hidden = frozenset[int]() if lease.way_out else _WAY_OUT
+    return {code: value for code, value in known.items() if value and code not in hidden}
 
 
 def _route(network: str, prefix: int, via: bytes) -> bytes:

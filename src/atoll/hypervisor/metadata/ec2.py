@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from atoll.hypervisor.metadata.guest import BYTES, JSON, Guest, Leaf, Leaves, text
+from atoll.hypervisor.metadata.guest import BYTES, JSON, Guest, Interface, Leaf, Leaves, text
 from atoll.hypervisor.metadata.identity_document import ec2_document, instance_type
 from atoll.model.ssh import comment_of
 
@@ -44,7 +44,11 @@ def _meta_data(guest: Guest) -> Leaves:
         "security-groups": text("default"),
         "services/domain": text("amazonaws.com"),
         "services/partition": text("aws"),
-        **_interface(guest),
+        **{
+            path: leaf
+            for interface in guest.interfaces
+            for path, leaf in _interface(guest, interface).items()
+        },
         **_public_keys(guest),
         **{f"tags/instance/{key}": text(value) for key, value in vm.tags.items() if "/" not in key},
         **({"ipv6": text(vm.ip6)} if vm.ip6 else {}),
@@ -52,24 +56,24 @@ def _meta_data(guest: Guest) -> Leaves:
     }
 
 
-def _interface(guest: Guest) -> Leaves:
-    vm, subnet = guest.vm, guest.subnet
+def _interface(guest: Guest, interface: Interface) -> Leaves:
+    nic, subnet = interface.nic, interface.subnet
     known = {
-        "device-number": "0",
-        "interface-id": f"eni-{vm.mac.replace(':', '')}",
+        "device-number": str(interface.number),
+        "interface-id": f"eni-{nic.mac.replace(':', '')}",
         "local-hostname": guest.host_name,
-        "local-ipv4s": vm.ip,
-        "mac": vm.mac,
+        "local-ipv4s": nic.ip,
+        "mac": nic.mac,
         "security-groups": "default",
-        "subnet-id": vm.subnet,
+        "subnet-id": nic.subnet,
     }
-    if vm.ip6:
-        known["ipv6s"] = vm.ip6
+    if nic.ip6:
+        known["ipv6s"] = nic.ip6
     if subnet is not None:
         known["subnet-ipv4-cidr-block"] = subnet.cidr
         if subnet.cidr6 is not None:
             known["subnet-ipv6-cidr-blocks"] = subnet.cidr6
-    return {f"network/interfaces/macs/{vm.mac}/{name}": text(value) for name, value in known.items()}
+    return {f"network/interfaces/macs/{nic.mac}/{name}": text(value) for name, value in known.items()}
 
 
 def _public_keys(guest: Guest) -> Leaves:

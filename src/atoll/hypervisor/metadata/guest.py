@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from itertools import zip_longest
 
 from msgspec import Struct
 
 from atoll.identity.roles import RoleCredentials
 from atoll.model.network import Subnet
-from atoll.model.vm import VM
+from atoll.model.vm import VM, VmNic
 
 TEXT, JSON, BYTES = "text/plain", "application/json", "application/octet-stream"
 
@@ -25,14 +26,33 @@ class Place(Struct, frozen=True):
         return f"{self.region}a"
 
 
+class Interface(Struct, frozen=True):
+    """One interface of a guest, by its number in the order in which it finds them."""
+
+    number: int
+    nic: VmNic
+    subnet: Subnet | None
+
+
 class Guest(Struct, frozen=True):
     """A caller: its VM, and its user data or how to read it. None: it has none."""
 
     vm: VM
     user_data: bytes | Callable[[], bytes] | None = None
     subnet: Subnet | None = None
+    """That of its first interface."""
     credentials: RoleCredentials | None = None
     place: Place = Place()
+    extra_subnets: tuple[Subnet, ...] = ()
+    """Those of its other interfaces, in their order."""
+
+    @property
+    def interfaces(self) -> list[Interface]:
+        subnets = (self.subnet, *self.extra_subnets)
+        return [
+            Interface(number, nic, subnet)
+            for number, (nic, subnet) in enumerate(zip_longest(self.vm.all_nics, subnets))
+        ]
 
     @property
     def host_name(self) -> str:

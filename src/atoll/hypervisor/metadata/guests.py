@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from atoll.hypervisor.credentials import Credentials
 from atoll.hypervisor.metadata.guest import Guest, Place
-from atoll.model.network import Subnet
-from atoll.model.vm import VM
+from atoll.model.network import Subnet, link_local
+from atoll.model.vm import VM, VmNic
 
 
 class Guests:
@@ -15,36 +15,37 @@ class Guests:
 
     def __init__(
         self,
-        find_by_ip: Callable[[str], VM | None],
-        subnet_of: Callable[[VM], Subnet],
+        find: Callable[[str], VM | None],
+        subnet_of: Callable[[VM | VmNic], Subnet],
         user_data: Callable[[str], bytes],
         credentials: Credentials | None = None,
         place: Place | None = None,
     ) -> None:
-        self._find_by_ip = find_by_ip
+        self._find = find
         self._subnet_of = subnet_of
         self._user_data = user_data
         self._credentials = credentials
         self._place = place or Place()
 
     def find(self, ip: str) -> Guest | None:
-        """Nobody, where the subnet has the service switched off."""
-        vm = self._find_by_ip(ip)
+        """Nobody, where the subnet of this address has the service switched off."""
+        vm = self._find(ip)
         if vm is None:
             return None
-        subnet = self._subnet_of(vm)
-        if not subnet.metadata:
+        caller = next((nic for nic in vm.nics if ip in (nic.ip, nic.ip6, link_local(nic.mac))), vm)
+        if not self._subnet_of(caller).metadata:
             return None
         return Guest(
             vm,
             (lambda: self._user_data(vm.ip)) if vm.user_data_sha256 else None,
-            subnet,
+            self._subnet_of(vm),
             self._credentials.of(vm) if self._credentials else None,
             self._place,
+            tuple(self._subnet_of(nic) for nic in vm.nics),
         )
 
     async def settle(self, ip: str) -> None:
         """Wait for credentials of this guest that are just being issued."""
-        vm = self._find_by_ip(ip)
+        vm = self._find(ip)
         if vm is not None and self._credentials is not None:
             await self._credentials.settle(vm)

@@ -19,6 +19,12 @@ class DocumentVolume(Struct, frozen=True):
     size_mib: int
 
 
+class DocumentNic(Struct, frozen=True):
+    ip: str
+    mac: str
+    subnet: str
+
+
 class Document(Struct, frozen=True):
     """Named one by one, so that a new field of VM does not become public by itself."""
 
@@ -34,6 +40,7 @@ class Document(Struct, frozen=True):
     vcpus: int
     machine_type: str
     subnet: str
+    nics: tuple[DocumentNic, ...]
     owner_users: tuple[str, ...]
     owner_groups: tuple[str, ...]
     tags: dict[str, str]

@@ -45,10 +45,13 @@ def _meta_data(guest: Guest) -> dict[str, Any]:
 
 
 def _network_config(guest: Guest) -> dict[str, Any]:
-    card = {"match": {"macaddress": guest.vm.mac}, "set-name": "eth0", "dhcp4": True}
-    if guest.vm.ip6:
-        card["dhcp6"] = True
-    return {"version": 2, "ethernets": {"eth0": card}}
+    cards = {}
+    for interface in guest.interfaces:
+        name = f"eth{interface.number}"
+        cards[name] = {"match": {"macaddress": interface.nic.mac}, "set-name": name, "dhcp4": True}
+        if interface.nic.ip6:
+            cards[name]["dhcp6"] = True
+    return {"version": 2, "ethernets": cards}
 
 
 def _yaml(value: dict[str, Any]) -> Leaf:

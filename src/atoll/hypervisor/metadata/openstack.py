@@ -6,12 +6,10 @@ from typing import Any
 
 import msgspec
 
-from atoll.hypervisor.metadata.guest import BYTES, JSON, Guest, Leaf, Leaves
+from atoll.hypervisor.metadata.guest import BYTES, JSON, Guest, Interface, Leaf, Leaves
 from atoll.model.ssh import comment_of
 
 VERSIONS = ("2012-08-10", "2015-10-15", "2016-06-30", "2016-10-06", "2017-02-22", "2018-08-27", "latest")
-
-_LINK = "net0"
 
 
 def leaves(guest: Guest) -> Leaves:
@@ -47,19 +45,29 @@ def _meta_data(guest: Guest) -> dict[str, Any]:
 
 def _network_data(guest: Guest) -> dict[str, Any]:
     """Addresses come by DHCP, which is there on every subnet."""
-    link = {"id": _LINK, "type": "phy", "ethernet_mac_address": guest.vm.mac, "vif_id": _LINK}
-    kinds = ["ipv4_dhcp", "ipv6_dhcpv6-stateful"] if guest.vm.ip6 else ["ipv4_dhcp"]
-    networks = [
-        {"id": f"network{index}", "link": _LINK, "type": kind, "network_id": guest.vm.subnet}
-        for index, kind in enumerate(kinds)
-    ]
-    if guest.subnet is None:
-        return {"links": [link], "networks": networks, "services": []}
+    networks = [network for interface in guest.interfaces for network in _networks(interface)]
     return {
-        "links": [link | {"mtu": guest.subnet.mtu}],
-        "networks": networks,
-        "services": [{"type": "dns", "address": server} for server in guest.subnet.dns],
+        "links": [_link(interface) for interface in guest.interfaces],
+        "networks": [{"id": f"network{index}", **network} for index, network in enumerate(networks)],
+        "services": [
+            {"type": "dns", "address": server} for server in (guest.subnet.dns if guest.subnet else ())
+        ],
     }
+
+
+def _link(interface: Interface) -> dict[str, Any]:
+    name = _name(interface)
+    link = {"id": name, "type": "phy", "ethernet_mac_address": interface.nic.mac, "vif_id": name}
+    return link | {"mtu": interface.subnet.mtu} if interface.subnet else link
+
+
+def _networks(interface: Interface) -> list[dict[str, Any]]:
+    kinds = ["ipv4_dhcp", "ipv6_dhcpv6-stateful"] if interface.nic.ip6 else ["ipv4_dhcp"]
+    return [{"link": _name(interface), "type": kind, "network_id": interface.nic.subnet} for kind in kinds]
+
+
+def _name(interface: Interface) -> str:
+    return f"net{interface.number}"
 
 
 def _json(value: dict[str, Any]) -> Leaf:

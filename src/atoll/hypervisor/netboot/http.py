@@ -15,8 +15,8 @@ from aiohttp import web
 
 from atoll.errors import HostFailure
 from atoll.hypervisor.dhcp.pxe import HTTP_PORT
+from atoll.hypervisor.metadata.connection import Connection, Counters
 from atoll.hypervisor.metadata.gate import Gate, Limits
-from atoll.hypervisor.metadata.server import Connection, Counters
 from atoll.hypervisor.netboot.library import Content, Missing
 from atoll.system import namespaces
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from atoll.drivers.machine.base import Nic
 from atoll.model.network import Subnet
-from atoll.model.vm import VM
+from atoll.model.vm import VM, VmNic
 
 FindVm = Callable[[str], VM | None]
 Reached = Callable[[str, str], None]
@@ -17,20 +17,24 @@ Reached = Callable[[str, str], None]
 class Network(Protocol):
     """Every method may be called again with the same arguments."""
 
-    def nic(self, vm: VM, subnet: Subnet) -> Nic:
-        """Where the VM's link goes, before it is there."""
+    def nic(self, nic: VmNic, subnet: Subnet, *, way_out: bool) -> Nic:
+        """Where the link of a VM's interface goes, before it is there. `way_out`: to all else too."""
         ...
 
     async def serve(self, subnets: Sequence[Subnet]) -> None:
         """Bring up the bridges of these subnets and answer DHCP and metadata on them."""
         ...
 
-    async def plug(self, vm: VM, subnet: Subnet) -> None:
-        """Let this VM, and nobody else, use its address. Comes before its link does."""
+    async def plug(self, nic: VmNic, subnet: Subnet) -> None:
+        """Let this interface, and nobody else, use its address. Comes before its link does."""
         ...
 
-    async def unplug(self, vm: VM, subnet: Subnet) -> None:
-        """Forget the VM. Not plugged is success."""
+    async def plug_all(self, nics: Sequence[tuple[VmNic, Subnet]]) -> None:
+        """As `plug`, of many at once."""
+        ...
+
+    async def unplug(self, nic: VmNic, subnet: Subnet) -> None:
+        """Forget the interface. Not plugged is success."""
         ...
 
     async def sweep(self, held: Collection[str], macs: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ Effects: links, neighbours and nftables of the namespace that the agent lives in
 from __future__ import annotations
 
 import zlib
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from atoll.drivers.machine.base import Nic
@@ -26,13 +26,15 @@ from atoll.hypervisor.network.base import Reached
 from atoll.hypervisor.ra.server import RaServer
 from atoll.hypervisor.tftp.server import TftpServer
 from atoll.model.lease import LeaseState
-from atoll.model.network import METADATA_IP, Subnet
-from atoll.model.vm import VM
+from atoll.model.network import METADATA_IP, METADATA_IP6, Subnet, link_local
+from atoll.model.vm import VmNic
 from atoll.plan import firewall
 from atoll.system import namespaces, nft
 from atoll.system.links import Links, forward_ipv6, sysctl
 
 SERVICE_LINK = "eth0"
+PLUGGED_AT_ONCE = 64
+"""Ports in one transaction: many are much cheaper together, but all else waits for it."""
 
 
 def bridge_of(subnet: Subnet) -> str:
@@ -57,6 +59,17 @@ def _mac(prefix: str, bridge: str) -> str:
     return prefix + "".join(f":{byte:02x}" for byte in zlib.crc32(bridge.encode()).to_bytes(4, "big"))
 
 
+def _port(nic: VmNic, subnet: Subnet) -> firewall.Port:
+    link, ip6 = firewall.link_for(nic.ip), subnet.ip6_of(nic.mac)
+    return firewall.Port(link, nic.ip, nic.mac, service_mac(bridge_of(subnet)), ip6)
+
+
+def _known_to_services(ip: str, mac: str | None, subnet: Subnet) -> tuple[str, ...]:
+    """The addresses from which an interface may call the servers of its bridge."""
+    ip6 = subnet.ip6_of(mac) if mac else ""
+    return (ip, ip6, link_local(mac)) if mac and ip6 else (ip,)
+
+
 class Server(Protocol):
     """What all servers of a bridge have in common. Both may be repeated."""
 
@@ -68,9 +81,10 @@ class Server(Protocol):
 class _Services:
     """The servers of one bridge, and a way into their namespace."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, metadata: MetadataServer) -> None:
         self.namespace = namespace
         self.links = Links(namespace)
+        self.metadata = metadata
         self._servers: dict[str, Server] = {}
 
     async def ensure(self, name: str, make: Callable[[], Server]) -> None:
@@ -91,16 +105,18 @@ class Bridges:
         self,
         prefix: str,
         lease_of: Callable[[str], Lease | None],
+        macs: Callable[[str], Iterable[str]],
         guests: Guests,
         control: Callable[[str], Awaitable[None]],
         reached: Reached,
         library: Library,
         used: Callable[[str, LeaseState], None],
     ) -> None:
-        """`lease_of` knows the lease of a MAC; `control` opens the control port in a namespace; `used` is
-        told an IP and what became of its lease."""
+        """`lease_of` knows the lease of a MAC, `macs` those of a subnet; `control` opens the control port in
+        a namespace; `used` is told an IP and what became of its lease."""
         self._prefix = prefix
         self._lease_of = lease_of
+        self._macs = macs
         self._guests = guests
         self._control = control
         self._reached = reached
@@ -111,15 +127,15 @@ class Bridges:
         self._plugged: dict[str, firewall.Port] = {}
         self._subnets: tuple[Subnet, ...] = ()
 
-    def nic(self, vm: VM, subnet: Subnet) -> Nic:
+    def nic(self, nic: VmNic, subnet: Subnet, *, way_out: bool) -> Nic:
         return Nic(
-            link=firewall.link_for(vm.ip),
+            link=firewall.link_for(nic.ip),
             bridge=bridge_of(subnet),
-            mac=vm.mac,
+            mac=nic.mac,
             mtu=subnet.mtu,
-            address=f"{vm.ip}/{subnet.network.prefixlen}",
-            gateway=subnet.gateway,
-            dns=subnet.dns,
+            address=f"{nic.ip}/{subnet.network.prefixlen}",
+            gateway=subnet.gateway if way_out else "",
+            dns=subnet.dns if way_out else (),
             domain=subnet.domain,
         )
 
@@ -139,7 +155,7 @@ class Bridges:
             if subnet.service_ip is not None:
                 services.links.add_address(SERVICE_LINK, f"{subnet.service_ip}/32")
             if subnet.cidr6 is not None:
-                await self._serve_ipv6(subnet, services)
+                await self._serve_ipv6(subnet, subnet.cidr6, services)
 
     def _ensure_bridge(self, subnet: Subnet) -> None:
         bridge = bridge_of(subnet)
@@ -157,8 +173,12 @@ class Bridges:
         ipv6 = subnet.gateway6 is not None
         self._links.ensure_bridge(bridge, _router_mac(bridge), subnet.mtu, gateways, ipv6=ipv6)
 
-    async def _serve_ipv6(self, subnet: Subnet, services: _Services) -> None:
+    async def _serve_ipv6(self, subnet: Subnet, cidr6: str, services: _Services) -> None:
         bridge, namespace = bridge_of(subnet), services.namespace
+        services.links.allow_ipv6(SERVICE_LINK)
+        services.links.add_address(SERVICE_LINK, f"{METADATA_IP6}/128")
+        services.links.ensure_route(cidr6, link=SERVICE_LINK)
+        await services.metadata.listen(METADATA_IP6)
         await services.ensure("dhcp6", lambda: Dhcp6Server(namespace, SERVICE_LINK, self._lease_of))
         if not subnet.bridge:  # an existing one has a router of its own, which speaks for itself
             await services.ensure(
@@ -168,7 +188,8 @@ class Bridges:
                     SERVICE_LINK,
                     subnet,
                     _router_mac(bridge),
-                    lambda mac: self._lease_of(mac) is not None,
+                    self._lease_of,
+                    lambda: self._macs(subnet.id),
                 ),
             )
 
@@ -181,7 +202,7 @@ class Bridges:
         )
         # Known beforehand: an unknown MAC would be flooded to every VM.
         self._links.set_fdb(port, service_mac(bridge))
-        services = _Services(namespace)
+        services = _Services(namespace, self._metadata(namespace))
         services.links.add_address(SERVICE_LINK, f"{METADATA_IP}/32")
         services.links.up(SERVICE_LINK)
         await services.ensure(
@@ -195,50 +216,66 @@ class Bridges:
                 lambda ip: self._used(ip, LeaseState.RELEASED),
             ),
         )
-        await services.ensure(
-            "metadata",
-            lambda: MetadataServer(
-                namespace,
-                self._guests.find,
-                lambda ip, path: self._reached(ip, "metadata"),
-                settle=self._guests.settle,
-            ),
-        )
+        await services.ensure("metadata", lambda: services.metadata)
         await services.ensure("tftp", lambda: TftpServer(namespace, self._library.open, mtu))
         await services.ensure("boot", lambda: BootServer(namespace, self._library.open))
         await self._control(namespace)
         return services
 
+    def _metadata(self, namespace: str) -> MetadataServer:
+        return MetadataServer(
+            namespace,
+            self._guests.find,
+            lambda ip, path: self._reached(ip, "metadata"),
+            settle=self._guests.settle,
+        )
+
     def _acknowledged(self, ip: str) -> None:
         self._used(ip, LeaseState.BOUND)
         self._reached(ip, "dhcp")
 
-    async def plug(self, vm: VM, subnet: Subnet) -> None:
-        bridge = bridge_of(subnet)
-        ip6 = subnet.ip6_of(vm.mac)
-        port = firewall.Port(firewall.link_for(vm.ip), vm.ip, vm.mac, service_mac(bridge), ip6)
-        if self._plugged.get(vm.ip) == port:
-            return
-        await nft.apply(firewall.plug(port))
-        self._plugged[vm.ip] = port
-        # We know who has the address: nobody needs to ask, and nobody else can answer.
-        self._links.set_neighbour(bridge, vm.ip, vm.mac)
-        if ip6 and not subnet.bridge:
-            self._links.set_neighbour(bridge, ip6, vm.mac)
-        self._services[bridge].links.set_neighbour(SERVICE_LINK, vm.ip, vm.mac)
+    async def plug(self, nic: VmNic, subnet: Subnet) -> None:
+        await self.plug_all([(nic, subnet)])
 
-    async def unplug(self, vm: VM, subnet: Subnet) -> None:
+    async def plug_all(self, nics: Sequence[tuple[VmNic, Subnet]]) -> None:
+        ports = [(_port(nic, subnet), subnet) for nic, subnet in nics]
+        new = [(port, subnet) for port, subnet in ports if self._plugged.get(port.ip) != port]
+        for first in range(0, len(new), PLUGGED_AT_ONCE):
+            some = new[first : first + PLUGGED_AT_ONCE]
+            await nft.apply([command for port, _ in some for command in firewall.plug(port)])
+            self._plugged |= {port.ip: port for port, _ in some}
+            self._set_neighbours(some)
+
+    def _set_neighbours(self, ports: Sequence[tuple[firewall.Port, Subnet]]) -> None:
+        """We know who has the addresses: nobody needs to ask, and nobody else can answer."""
+        here: dict[str, dict[str, str]] = {}
+        there: dict[str, dict[str, str]] = {}
+        for port, subnet in ports:
+            bridge = bridge_of(subnet)
+            own = here.setdefault(bridge, {})
+            own[port.ip] = port.mac
+            if port.ip6 and not subnet.bridge:
+                own[port.ip6] = port.mac
+            known = _known_to_services(port.ip, port.mac, subnet)
+            there.setdefault(bridge, {}).update(dict.fromkeys(known, port.mac))
+        for bridge, macs in here.items():
+            self._links.set_neighbours(bridge, macs)
+        for bridge, macs in there.items():
+            self._services[bridge].links.set_neighbours(SERVICE_LINK, macs)
+
+    async def unplug(self, nic: VmNic, subnet: Subnet) -> None:
         # Also what we did not plug: an agent before us may have.
-        self._forget_neighbours(subnet, vm.ip, vm.mac)
-        await nft.apply(firewall.unplug(firewall.link_for(vm.ip)))
-        self._plugged.pop(vm.ip, None)
+        self._forget_neighbours(subnet, nic.ip, nic.mac)
+        await nft.apply(firewall.unplug(firewall.link_for(nic.ip)))
+        self._plugged.pop(nic.ip, None)
 
     def _forget_neighbours(self, subnet: Subnet, ip: str, mac: str | None) -> None:
         bridge = bridge_of(subnet)
         self._links.delete_neighbour(bridge, ip)
         if mac and (ip6 := subnet.ip6_of(mac)) and not subnet.bridge:
             self._links.delete_neighbour(bridge, ip6)
-        self._services[bridge].links.delete_neighbour(SERVICE_LINK, ip)
+        for known in _known_to_services(ip, mac, subnet):
+            self._services[bridge].links.delete_neighbour(SERVICE_LINK, known)
 
     async def sweep(self, held: Collection[str], macs: Mapping[str, str]) -> None:
         for ip in filter(None, map(firewall.ip_of, await nft.chains("bridge", firewall.TABLE))):

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from atoll.drivers.machine.base import Nic
 from atoll.hypervisor.network.base import Reached
 from atoll.model.network import Subnet
-from atoll.model.vm import VM
+from atoll.model.vm import VmNic
 from atoll.plan import firewall
 
 
@@ -19,20 +19,24 @@ class SimNetwork:
         self._reached = reached
         self.plugged: set[str] = set()
 
-    def nic(self, vm: VM, subnet: Subnet) -> Nic:
-        return Nic(link=firewall.link_for(vm.ip), bridge="sim", mac=vm.mac, mtu=subnet.mtu)
+    def nic(self, nic: VmNic, subnet: Subnet, *, way_out: bool) -> Nic:
+        return Nic(link=firewall.link_for(nic.ip), bridge="sim", mac=nic.mac, mtu=subnet.mtu)
 
     async def serve(self, subnets: Sequence[Subnet]) -> None:
         return
 
-    async def plug(self, vm: VM, subnet: Subnet) -> None:
-        self.plugged.add(vm.ip)
+    async def plug(self, nic: VmNic, subnet: Subnet) -> None:
+        self.plugged.add(nic.ip)
         loop = asyncio.get_running_loop()
         for stage in ("dhcp", "metadata"):
-            loop.call_later(0.001, self._reached, vm.ip, stage)
+            loop.call_later(0.001, self._reached, nic.ip, stage)
 
-    async def unplug(self, vm: VM, subnet: Subnet) -> None:
-        self.plugged.discard(vm.ip)
+    async def plug_all(self, nics: Sequence[tuple[VmNic, Subnet]]) -> None:
+        for nic, subnet in nics:
+            await self.plug(nic, subnet)
+
+    async def unplug(self, nic: VmNic, subnet: Subnet) -> None:
+        self.plugged.discard(nic.ip)
 
     async def sweep(self, held: Collection[str], macs: Mapping[str, str]) -> None:
         self.plugged &= set(held)

@@ -33,25 +33,28 @@ def parse_solicitation(frame: bytes) -> Packet:
     return packet
 
 
-def advertisement(subnet: Subnet, router_mac: str, source_mac: str, target: tuple[str, str]) -> bytes:
+def advertisement(
+    subnet: Subnet, router_mac: str, source_mac: str, target: tuple[str, str], *, way_out: bool = True
+) -> bytes:
     """The frame that tells of a subnet's router. `target` is a MAC and an IP.
 
-    It is sent from `source_mac`, our own port, in the name of the router that answers at `router_mac`: guests
-    go by what is inside.
+    Without `way_out` it tells of the subnet alone: the router is none for what is elsewhere. It is sent from
+    `source_mac`, our own port, in the name of the router that answers at `router_mac`: guests go by what is
+    inside.
     """
     mac, ip = target
     source_ip = link_local(router_mac)
-    payload = packets6.icmp(source_ip, ip, ADVERTISEMENT, _body(subnet, router_mac))
+    payload = packets6.icmp(source_ip, ip, ADVERTISEMENT, _body(subnet, router_mac, way_out))
     return packets6.build(Packet(source_mac, mac, source_ip, ip, ICMPV6, payload, HOP_LIMIT))
 
 
-def _body(subnet: Subnet, router_mac: str) -> bytes:
+def _body(subnet: Subnet, router_mac: str, way_out: bool) -> bytes:
     assert subnet.cidr6 is not None
     network = ipaddress.IPv6Network(subnet.cidr6)
     flags = _ON_LINK | (_AUTONOMOUS if subnet.autoconf6 else 0)
     return b"".join(
         (
-            _HEAD.pack(64, _MANAGED | _OTHER, LIFETIME_S, 0, 0),
+            _HEAD.pack(64, _MANAGED | _OTHER, LIFETIME_S if way_out else 0, 0, 0),
             bytes((_SOURCE_LINK, 1)) + bytes.fromhex(router_mac.replace(":", "")),
             _MTU.pack(_LINK_MTU, 1, 0, subnet.mtu),
             _PREFIX.pack(

@@ -1,4 +1,6 @@
-"""Router advertisements on the wire: to each guest that asks, and to all of them now and then.
+"""Router advertisements on the wire: to each guest that asks, and to each of them now and then.
+
+Each gets its own, since to some interfaces of a VM the router is a way out, and to the others it is not.
 
 Effects: a packet socket in the service namespace of a bridge, served by the loop.
 """
@@ -6,15 +8,15 @@ Effects: a packet socket in the service namespace of a bridge, served by the loo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from atoll.hypervisor.dhcp.answer import Lease
 from atoll.hypervisor.network.packets6 import (
     ALL_NODES,
     ETHERTYPE_IPV6,
     UNSPECIFIED,
     BadPacket,
     icmp_filter,
-    multicast_mac,
 )
 from atoll.hypervisor.network.wire import Counters, Wire
 from atoll.hypervisor.ra.codec import SOLICITATION, advertisement, parse_solicitation
@@ -25,14 +27,24 @@ PER_GUEST_PER_S = 10
 
 
 class RaServer:
-    """Speaks for a subnet's router, which answers at `router_mac`. `knows` tells whose MAC has a lease."""
+    """Speaks for a subnet's router, which answers at `router_mac`.
+
+    `lease_of` knows the lease of a MAC; `macs` are those that have one in this subnet.
+    """
 
     def __init__(
-        self, namespace: str, link: str, subnet: Subnet, router_mac: str, knows: Callable[[str], bool]
+        self,
+        namespace: str,
+        link: str,
+        subnet: Subnet,
+        router_mac: str,
+        lease_of: Callable[[str], Lease | None],
+        macs: Callable[[], Iterable[str]],
     ) -> None:
         self._subnet = subnet
         self._router_mac = router_mac
-        self._knows = knows
+        self._lease_of = lease_of
+        self._macs = macs
         program = icmp_filter(SOLICITATION)
         self._wire = Wire(
             "router advertisements",
@@ -53,7 +65,7 @@ class RaServer:
         """Begin to advertise. Started already is fine."""
         self._wire.open()
         if self._timer is None:
-            self._tell_all()
+            self._tell_each()
 
     async def close(self) -> None:
         if self._timer is not None:
@@ -61,9 +73,10 @@ class RaServer:
             self._timer = None
         self._wire.close()
 
-    def _tell_all(self) -> None:
-        self._send((multicast_mac(ALL_NODES), ALL_NODES))
-        self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._tell_all)
+    def _tell_each(self) -> None:
+        for lease in filter(None, map(self._lease_of, self._macs())):
+            self._send(lease, ALL_NODES)
+        self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._tell_each)
 
     def _receive(self, frame: bytes) -> None:
         counters = self._wire.counters
@@ -72,15 +85,18 @@ class RaServer:
         except BadPacket:
             counters.malformed += 1
             return
-        if not self._knows(packet.source_mac):
+        lease = self._lease_of(packet.source_mac)
+        if lease is None:
             counters.silent += 1
             return
-        # Always to the guest's own MAC; one that has no address yet listens to what is for all.
-        ip = ALL_NODES if packet.source_ip == UNSPECIFIED else packet.source_ip
-        if self._send((packet.source_mac, ip)):
+        # One that has no address yet listens to what is for all.
+        if self._send(lease, ALL_NODES if packet.source_ip == UNSPECIFIED else packet.source_ip):
             counters.answered += 1
         else:
             counters.unsent += 1
 
-    def _send(self, target: tuple[str, str]) -> bool:
-        return self._wire.send(advertisement(self._subnet, self._router_mac, self._wire.mac, target))
+    def _send(self, lease: Lease, ip: str) -> bool:
+        """Always to the guest's own MAC, whatever the address."""
+        target = (lease.mac, ip)
+        frame = advertisement(self._subnet, self._router_mac, self._wire.mac, target, way_out=lease.way_out)
+        return self._wire.send(frame)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from atoll.hypervisor.dhcp import codec
 from atoll.hypervisor.dhcp.answer import EVERYONE, SERVER_IP, Answer, Lease, Silence, answer
@@ -176,6 +177,20 @@ def test_a_client_without_a_list_gets_what_it_needs() -> None:
     assert options[Code.DOMAIN] == b"a.example"
     assert options[Code.BROADCAST] == address("10.1.0.255")
     assert {Code.SUBNET_MASK, Code.ROUTER, Code.CLASSLESS_ROUTES, Code.HOST_NAME, Code.MTU} <= set(options)
+
+
+def test_an_interface_that_is_no_way_out_gets_an_address_and_no_route() -> None:
+    wanted = bytes((Code.SUBNET_MASK, Code.ROUTER, Code.CLASSLESS_ROUTES, Code.DNS, Code.DOMAIN, Code.MTU))
+    beside = structs.replace(LEASE, way_out=False)
+    for asked in (
+        message(Kind.DISCOVER, {Code.PARAMETERS: wanted}),
+        message(Kind.DISCOVER),
+        message(Kind.INFORM, {Code.PARAMETERS: wanted}, ciaddr=IP),
+    ):
+        told = replied(asked, lease=beside).reply.options
+        assert {Code.SUBNET_MASK, Code.DOMAIN, Code.MTU} <= told.keys()
+        assert not {Code.ROUTER, Code.CLASSLESS_ROUTES, Code.DNS} & told.keys()
+    assert replied(message(Kind.DISCOVER), lease=beside).reply.yiaddr == IP
 
 
 def test_what_a_subnet_does_not_have_is_left_out() -> None:

@@ -21,7 +21,7 @@ from atoll.identity.roles import (
     RoleCredentials,
 )
 from atoll.model.network import Subnet
-from atoll.model.vm import VM, MachineType, VmState
+from atoll.model.vm import VM, MachineType, VmNic, VmState
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 SUBNET = Subnet(
@@ -154,6 +154,63 @@ def test_a_vm_with_an_ipv6_address_is_told_of_it_in_each_tree() -> None:
     kinds = [network["type"] for network in read("/openstack/latest/network_data.json", guest)["networks"]]
     assert kinds == ["ipv4_dhcp", "ipv6_dhcpv6-stateful"]
     assert read("/nocloud/network-config", guest)["ethernets"]["eth0"]["dhcp6"] is True
+
+
+# --- several interfaces
+
+
+NIC = VmNic("10.2.0.5", "52:54:0a:02:00:05", "storage", "fd00:2::5")
+STORAGE = Subnet("storage", "10.2.0.0/24", "10.2.0.1", cidr6="fd00:2::/64", gateway6="fd00:2::1", mtu=9000)
+SEVERAL = structs.replace(GUEST, vm=structs.replace(WEB, nics=(NIC,)), extra_subnets=(STORAGE,))
+
+
+def test_ec2_numbers_the_interfaces_and_tells_each_its_own() -> None:
+    macs = "/latest/meta-data/network/interfaces/macs/"
+    assert body(macs, SEVERAL).split() == [f"{WEB.mac}/", f"{NIC.mac}/"]
+    told = {
+        path: body(f"{macs}{NIC.mac}/{path}", SEVERAL) for path in body(f"{macs}{NIC.mac}/", SEVERAL).split()
+    }
+    assert (
+        told.items()
+        >= {
+            "device-number": "1",
+            "local-ipv4s": NIC.ip,
+            "ipv6s": NIC.ip6,
+            "mac": NIC.mac,
+            "subnet-id": "storage",
+            "subnet-ipv4-cidr-block": "10.2.0.0/24",
+            "subnet-ipv6-cidr-blocks": "fd00:2::/64",
+        }.items()
+    )
+    assert body(f"{macs}{WEB.mac}/device-number", SEVERAL) == "0"
+    assert body("/latest/meta-data/local-ipv4", SEVERAL) == WEB.ip
+    assert body("/latest/meta-data/mac", SEVERAL) == WEB.mac
+
+
+def test_openstack_and_the_seed_have_a_card_for_each_interface() -> None:
+    said = read("/openstack/latest/network_data.json", SEVERAL)
+    assert [(link["id"], link["ethernet_mac_address"], link["mtu"]) for link in said["links"]] == [
+        ("net0", WEB.mac, 1400),
+        ("net1", NIC.mac, 9000),
+    ]
+    assert [tuple(network.values()) for network in said["networks"]] == [
+        ("network0", "net0", "ipv4_dhcp", "blue"),
+        ("network1", "net1", "ipv4_dhcp", "storage"),
+        ("network2", "net1", "ipv6_dhcpv6-stateful", "storage"),
+    ]
+    cards = read("/nocloud/network-config", SEVERAL)["ethernets"]
+    assert cards["eth0"] == {"match": {"macaddress": WEB.mac}, "set-name": "eth0", "dhcp4": True}
+    assert cards["eth1"] == {
+        "match": {"macaddress": NIC.mac},
+        "set-name": "eth1",
+        "dhcp4": True,
+        "dhcp6": True,
+    }
+
+
+def test_the_document_names_the_other_interfaces() -> None:
+    document = read("/latest/dynamic/instance-identity/document", SEVERAL)
+    assert document["nics"] == [{"ip": NIC.ip, "mac": NIC.mac, "subnet": "storage"}]
 
 
 # --- NoCloud

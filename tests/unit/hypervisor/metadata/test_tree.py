@@ -101,6 +101,7 @@ def test_the_document_tells_what_the_vm_is_and_nothing_that_is_not_its_business(
         "vcpus": 1,
         "machine_type": "q35",
         "subnet": "blue",
+        "nics": [],
         "owner_users": ["ann"],
         "owner_groups": ["web"],
         "tags": {"role": "front"},

@@ -33,6 +33,18 @@ def test_an_advertisement_names_router_network_and_mtu() -> None:
     assert len(data) == 64
 
 
+def test_where_the_router_is_no_way_out_all_but_its_lifetime_is_told() -> None:
+    target = (GUEST, link_local(GUEST))
+    ways = [
+        packets6.parse(advertisement(SUBNET, ROUTER, PORT, target, way_out=way)).payload
+        for way in (True, False)
+    ]
+    assert [int.from_bytes(way[6:8], "big") for way in ways] == [1800, 0]
+    # After the checksum, and that number, they are the same.
+    assert ways[0][8:] == ways[1][8:]
+    assert ways[0][:2] + ways[0][4:6] == ways[1][:2] + ways[1][4:6]
+
+
 def test_guests_are_told_not_to_make_up_an_address_where_the_subnet_says_so() -> None:
     quiet = Subnet(
         "lan", "10.1.0.0/24", "10.1.0.1", cidr6="fd00:1::/64", gateway6="fd00:1::1", autoconf6=False

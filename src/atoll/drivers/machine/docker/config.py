@@ -12,7 +12,6 @@ API_VERSION = "1.41"
 
 REPOSITORY = "atoll/image"
 INIT = "/sbin/init"
-LINK = "eth0"
 METADATA_ROUTE = "169.254.169.254/32"
 LABEL = "atoll.cgroup"
 """Its value is the machine's cgroup, which says whose it is: <cloud>/<ip>."""
@@ -104,8 +103,13 @@ def _share(machine: Machine, cgroup_driver: str) -> dict[str, Any]:
     return {**limits, "CgroupParent": f"/{machine.cgroup}"}
 
 
+def link_name(index: int) -> str:
+    """What a link is called in the container."""
+    return f"eth{index}"
+
+
 def address_of(machine: Machine) -> str:
-    """The address that its link gets, with the prefix."""
+    """The address that its first link gets, with the prefix."""
     return machine.nic.address or f"{machine.ip}/32"
 
 

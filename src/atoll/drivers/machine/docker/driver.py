@@ -12,6 +12,8 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import structs
+
 from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, capabilities_of
 from atoll.drivers.machine.docker import config, parse
 from atoll.drivers.machine.docker.engine import Engine
@@ -19,7 +21,7 @@ from atoll.drivers.machine.docker.terminal import Terminal
 from atoll.errors import AtollError, Conflict, HostFailure, NotFound
 from atoll.model.node import DriverInfo
 from atoll.system import cgroups, files, namespaces, processes
-from atoll.system.links import Links
+from atoll.system.links import Links, missing
 from atoll.system.undo import Undo
 
 OVERHEAD_MIB = 16
@@ -132,7 +134,10 @@ class DockerDriver:
 
     async def _inspect(self, machine: Machine) -> Seen | None:
         async with self._lock(machine):
-            return await self._find(machine)
+            seen = await self._find(machine)
+        if seen is None or seen.exit is not None:
+            return seen
+        return structs.replace(seen, lost=missing([nic.link for nic in machine.nics], self._namespace))
 
     async def _find(self, machine: Machine) -> Seen | None:
         """The truth about one machine. One that runs is watched afterwards."""
@@ -207,16 +212,18 @@ class DockerDriver:
         self._watch(machine, process, terminal)
 
     def _plug(self, machine: Machine, process: processes.Pid) -> None:
-        """One end in the bridge, the other, with the machine's address, in the container."""
-        nic, inside = machine.nic, namespaces.of_process(process.pid)
-        with Links(self._namespace) as outer:
-            outer.delete(nic.link)
-            outer.make_port(nic.link, nic.bridge, nic.mtu, config.LINK, nic.mac, inside)
-        with Links(inside) as inner:
-            inner.up(config.LINK)
-            inner.add_address(config.LINK, config.address_of(machine))
-            for network, gateway in config.routes(nic):
-                inner.ensure_route(network, via=gateway, link=config.LINK)
+        """Of each link one end in its bridge, the other, with its address, in the container."""
+        inside = namespaces.of_process(process.pid)
+        with Links(self._namespace) as outer, Links(inside) as inner:
+            for index, nic in enumerate(machine.nics):
+                name = config.link_name(index)
+                outer.delete(nic.link)
+                outer.make_port(nic.link, nic.bridge, nic.mtu, name, nic.mac, inside)
+                inner.up(name)
+                inner.add_address(name, nic.address or config.address_of(machine))
+            first = config.link_name(0)
+            for network, gateway in config.routes(machine.nic):
+                inner.ensure_route(network, via=gateway, link=first)
 
     # --- end
 
@@ -245,7 +252,8 @@ class DockerDriver:
 
     def _unplug(self, machine: Machine) -> None:
         with Links(self._namespace) as links:
-            links.delete(machine.nic.link)
+            for nic in machine.nics:
+                links.delete(nic.link)
 
 
 async def remove_containers(socket: Path, cloud: str) -> int:

@@ -89,13 +89,13 @@ def container_config(
         ("lxc.cgroup.dir.container", container_group(machine)),
         ("lxc.net.0.type", "empty"),
         ("lxc.hook.version", "1"),
-        *link_hooks(machine.nic, tools),
+        *(hook for index, nic in enumerate(machine.nics) for hook in link_hooks(nic, f"eth{index}", tools)),
     ]
     return "".join(f"{key} = {value}\n" for key, value in settings)
 
 
-def link_hooks(nic: Nic, tools: Tools) -> list[tuple[str, str]]:
-    """What makes the container's link, with one end in it, before its init starts, and removes it at its end.
+def link_hooks(nic: Nic, name: str, tools: Tools) -> list[tuple[str, str]]:
+    """What makes a link of the container, `name` in it, before its init starts, and removes it at its end.
 
     Not LXC itself: it makes links here and moves them, which takes the kernel much longer, and it looks for
     bridges in /sys, which shows those of the host's own namespace. Not the agent: a guest may reboot while there
@@ -103,7 +103,7 @@ def link_hooks(nic: Nic, tools: Tools) -> list[tuple[str, str]]:
     """
     link, bridge = shlex.quote(nic.link), shlex.quote(nic.bridge)
     # Up before its init starts: a bridge loses what comes while a port is new. The hook's parent is the monitor.
-    inner = f"link add eth0 address {nic.mac} mtu {nic.mtu} up"
+    inner = f"link add {name} address {nic.mac} mtu {nic.mtu} up"
     outer = f"type veth peer name {link} mtu {nic.mtu} netns $PPID"
     return [
         ("lxc.hook.start-host", f"{tools.nsenter} --target=$LXC_PID --net {tools.ip} {inner} {outer}"),

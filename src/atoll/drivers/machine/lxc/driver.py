@@ -15,6 +15,8 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import structs
+
 from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, capabilities_of
 from atoll.drivers.machine.lxc import config, keeper, parse, record
 from atoll.drivers.machine.lxc.console import LogConsole
@@ -22,7 +24,7 @@ from atoll.drivers.machine.lxc.roots import Roots, disk_of, mount_root
 from atoll.errors import Conflict, HostFailure, TimedOut
 from atoll.model.node import DriverInfo
 from atoll.system import cgroups, clock, files, host, pids, processes
-from atoll.system.links import Links
+from atoll.system.links import Links, missing
 from atoll.system.undo import Undo
 
 START_TIMEOUT_S = 20.0
@@ -106,6 +108,10 @@ class LxcDriver:
         for machine in machines:
             async with self._lock(machine):
                 seen = await self._find(machine)
+            if seen is not None and seen.exit is None:
+                seen = structs.replace(
+                    seen, lost=missing([nic.link for nic in machine.nics], self._namespace)
+                )
             if seen is not None:
                 found[machine.ip] = seen
         return found
@@ -184,9 +190,10 @@ class LxcDriver:
         if not all(path.exists() for path in cgroups.join_paths(machine.cgroup)):
             raise HostFailure(f"{doing}: its cgroup {machine.cgroup} is not there")
         with Links(self._namespace) as links:
-            if not links.exists(machine.nic.bridge):
-                raise HostFailure(f"{doing}: bridge {machine.nic.bridge} does not exist", hint="see: ip link")
-            left = links.exists(machine.nic.link)
+            for nic in machine.nics:
+                if not links.exists(nic.bridge):
+                    raise HostFailure(f"{doing}: bridge {nic.bridge} does not exist", hint="see: ip link")
+            left = any(links.exists(nic.link) for nic in machine.nics)
         if left or cgroups.children(machine.cgroup):
             await self._end_all(machine)
         record.forget(machine)
@@ -242,7 +249,8 @@ class LxcDriver:
         for group in (config.monitor_group(machine), config.container_group(machine)):
             cgroups.remove(group)
         with Links(self._namespace) as links:
-            links.delete(machine.nic.link)
+            for nic in machine.nics:
+                links.delete(nic.link)
 
     def _hang_up(self, machine: Machine) -> None:
         console = self._consoles.pop(machine.ip, None)

@@ -5,6 +5,7 @@ QEMU gets everything as open files and opens none of a VM's by name, so it needs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 from uuid import NAMESPACE_OID, UUID, uuid5
 
@@ -48,14 +49,14 @@ class Files(Struct, frozen=True):
 
     kernel: int
     initrd: int
-    tap: int
+    taps: tuple[int, ...]
     monitor: int
     log: int
     template: TemplateFiles | None = None
     disks: tuple[int, ...] = ()
 
     def numbers(self) -> tuple[int, ...]:
-        always = (self.kernel, self.initrd, self.tap, self.monitor, self.log, *self.disks)
+        always = (self.kernel, self.initrd, *self.taps, self.monitor, self.log, *self.disks)
         if self.template is None:
             return always
         more = (self.template.ram, self.template.channel, self.template.state)
@@ -76,7 +77,7 @@ def qemu_argv(
         *boot_args(machine, files, cmdline_of(machine, board, accelerator, tsc_khz)),
         *identity_args(machine, board),
         *channel_args(files),
-        *nic_args(machine.nic, board, files.tap),
+        *nic_args(machine.nics, board, files.taps),
         *device_args(board),
         *disk_args(machine, board, files.disks),
         *display_args(machine),
@@ -228,15 +229,15 @@ def channel_args(files: Files) -> list[str]:
     ]
 
 
-def nic_args(nic: Nic, board: MachineType, tap: int) -> list[str]:
+def nic_args(nics: Sequence[Nic], board: MachineType, taps: Sequence[int]) -> list[str]:
+    """One after the other, on slots that follow each other: so the guest finds them in this order."""
     # romfile=: nothing boots from the network here, and the ROM would cost time and memory.
     kind = "virtio-net-device" if board is MachineType.MICROVM else "virtio-net-pci,romfile="
-    return [
-        "-netdev",
-        f"tap,id=net0,fd={tap},vhost=off",
-        "-device",
-        f"{kind},netdev=net0,mac={nic.mac},host_mtu={nic.mtu},guest_announce=off",
-    ]
+    args: list[str] = []
+    for index, (nic, tap) in enumerate(zip(nics, taps, strict=True)):
+        device = f"{kind},netdev=net{index},mac={nic.mac},host_mtu={nic.mtu},guest_announce=off"
+        args += ["-netdev", f"tap,id=net{index},fd={tap},vhost=off", "-device", device]
+    return args
 
 
 def device_args(board: MachineType) -> list[str]:

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from msgspec import structs
+
 from atoll.drivers.machine.base import Console, Disk, Exit, Machine, OnExit, Seen, capabilities_of
 from atoll.drivers.machine.qemu import disks, record
 from atoll.drivers.machine.qemu.argv import Accelerator, board_of, overhead_mib
@@ -25,12 +27,13 @@ from atoll.drivers.machine.qemu.template import Templates
 from atoll.errors import AtollError, Conflict, HostFailure, TimedOut, Unreachable
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
-from atoll.system import processes, steps
+from atoll.system import links, processes, steps
 from atoll.system.undo import Undo
 
 START_TIMEOUT_S = 20.0
 ORDER_TIMEOUT_S = 20.0
-ATTACH_TIMEOUT_S = 3.0
+ATTACH_TIMEOUT_S = 1.0
+"""For one that does not answer: the node is without its agent meanwhile."""
 
 _READ_SIZE = 65536
 
@@ -71,6 +74,7 @@ class QemuDriver:
     ) -> None:
         self._accelerator: Accelerator = accelerator
         self._on_exit = on_exit
+        self._namespace = namespace
         self._launcher = Launcher(accelerator, binary, namespace)
         self._templates = Templates(self._launcher, accelerator, binary)
         self._watches: dict[str, Watch] = {}
@@ -216,7 +220,10 @@ class QemuDriver:
 
     async def _inspect(self, machine: Machine) -> Seen | None:
         async with self._lock(machine):
-            return await self._find(machine)
+            seen = await self._find(machine)
+        if seen is None or seen.exit is not None:
+            return seen
+        return structs.replace(seen, lost=links.missing([nic.link for nic in machine.nics], self._namespace))
 
     async def _command(self, machine: Machine, command: str, doing: str) -> None:
         await (await self._watching(machine, doing)).execute(command)

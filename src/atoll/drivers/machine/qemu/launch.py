@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from atoll.drivers.machine.base import Machine
+from atoll.drivers.machine.base import Machine, Nic
 from atoll.drivers.machine.qemu import record
 from atoll.drivers.machine.qemu.argv import Accelerator, Files, TemplateFiles, qemu_argv
 from atoll.drivers.machine.qemu.monitor import end
@@ -89,16 +89,19 @@ class Launcher:
             state = None if memory.state is None else opened(memory.state, os.O_RDONLY)
             return TemplateFiles(memory.ram, listening(record.channel_path(machine)), state)
 
-        nic = machine.nic
-        tap = links.open_tap(nic.link, nic.bridge, nic.mtu, self._namespace)
-        ours.callback(os.close, tap)
+        def tap(nic: Nic) -> int:
+            descriptor = links.open_tap(nic.link, nic.bridge, nic.mtu, self._namespace)
+            ours.callback(os.close, descriptor)
+            return descriptor
+
+        taps = tuple(tap(nic) for nic in machine.nics)
         console_log = record.console_log_path(machine)
         if not console_log.exists():
             undo.add(files.remove_tree, console_log)
         return Files(
             kernel=opened(machine.kernel, os.O_RDONLY),
             initrd=opened(machine.initrd, os.O_RDONLY),
-            tap=tap,
+            taps=taps,
             monitor=listening(record.monitor_path(machine)),
             log=opened(console_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW),
             template=None if memory is None else template_files(memory),

@@ -36,7 +36,7 @@ BOOT_TIMEOUT_S = 120.0
 SAVE_TIMEOUT_S = 30.0
 
 
-_FILES = Files(0, 0, 0, 0, 0, TemplateFiles(0, 0))
+_FILES = Files(0, 0, (0,), 0, 0, TemplateFiles(0, 0))
 
 
 class Templates:

@@ -31,9 +31,9 @@ MACHINE = Machine(
 )
 
 
-def settings() -> dict[str, list[str]]:
+def settings(machine: Machine = MACHINE) -> dict[str, list[str]]:
     text = config.container_config(
-        MACHINE,
+        machine,
         console_log=Path("/log"),
         seccomp=Path("/seccomp"),
         init="/sbin/init",
@@ -98,9 +98,20 @@ def test_its_link_is_made_in_the_container_and_put_into_the_bridge_before_its_in
     assert told["lxc.hook.post-stop"] == ["/bin/sh -c '/sbin/ip link delete at-0a010005 || :'"]
 
 
+def test_each_of_its_links_is_made_and_removed() -> None:
+    more = Nic(link="at-0a020005", bridge="br-storage", mac="52:54:0a:02:00:05", mtu=9000)
+    told = settings(structs.replace(MACHINE, extra_nics=(more,)))
+    assert told["lxc.hook.start-host"][:2] == settings()["lxc.hook.start-host"]
+    made, plugged = told["lxc.hook.start-host"][2:]
+    assert " link add eth1 address 52:54:0a:02:00:05 mtu 9000 up type veth peer name at-0a020005 " in made
+    assert "at-0a020005 master br-storage" in plugged
+    assert ["at-0a010005" in hook for hook in told["lxc.hook.post-stop"]] == [True, False]
+    assert "at-0a020005" in told["lxc.hook.post-stop"][1]
+
+
 def test_a_bridge_with_a_strange_name_is_no_command() -> None:
     nic = structs.replace(MACHINE.nic, bridge="$(reboot)")
-    assert "master '$(reboot)' " in dict(config.link_hooks(nic, TOOLS))["lxc.hook.start-host"]
+    assert "master '$(reboot)' " in dict(config.link_hooks(nic, "eth0", TOOLS))["lxc.hook.start-host"]
 
 
 def test_what_is_dangerous_is_denied_in_a_form_that_lxc_reads() -> None:

@@ -18,7 +18,7 @@ from atoll.drivers.machine.qemu.argv import (
 )
 from atoll.model.vm import MachineType
 
-FILES = Files(kernel=10, initrd=11, tap=12, monitor=13, log=15)
+FILES = Files(kernel=10, initrd=11, taps=(12,), monitor=13, log=15)
 MACHINE = Machine(
     ip="10.1.0.5",
     name="web",
@@ -95,6 +95,33 @@ qemu-system-x86_64
 -object rng-builtin,id=rng0
 -device virtio-rng-device,rng=rng0
 -device pvpanic"""
+
+
+MORE_NICS = (
+    Nic(link="vm6", bridge="br1", mac="02:00:0a:02:00:05", mtu=9000),
+    Nic(link="vm7", bridge="br2", mac="02:00:0a:03:00:05", mtu=1500),
+)
+NIC_LINES = """\
+-netdev tap,id=net0,fd=12,vhost=off
+-device KIND,netdev=net0,mac=02:00:0a:01:00:05,host_mtu=1400,guest_announce=off
+-netdev tap,id=net1,fd=20,vhost=off
+-device KIND,netdev=net1,mac=02:00:0a:02:00:05,host_mtu=9000,guest_announce=off
+-netdev tap,id=net2,fd=21,vhost=off
+-device KIND,netdev=net2,mac=02:00:0a:03:00:05,host_mtu=1500,guest_announce=off
+-object rng-builtin,id=rng0"""
+
+
+@pytest.mark.parametrize(
+    ("board", "kind"),
+    [(MachineType.Q35, "virtio-net-pci,romfile="), (MachineType.MICROVM, "virtio-net-device")],
+)
+def test_interfaces_follow_each_other_so_that_the_guest_finds_them_in_order(
+    board: MachineType, kind: str
+) -> None:
+    machine = msgspec.structs.replace(MACHINE, machine_type=board, extra_nics=MORE_NICS)
+    files = msgspec.structs.replace(FILES, taps=(12, 20, 21))
+    assert NIC_LINES.replace("KIND", kind) in lines(qemu_argv(machine, files, "tcg", binary="qemu"))
+    assert files.numbers() == (10, 11, 12, 20, 21, 13, 15)
 
 
 def lines(argv: tuple[str, ...]) -> str:
