@@ -64,6 +64,9 @@ THROTTLE_AFTER_S = 30.0
 THROTTLE_GRACE_S = 1.0
 """Its first answers are a part of its start."""
 KEEP_READY_AFTER_S = 1.0
+NOTE_AGAIN_S = 0.5
+LONGEST_NOTE_AGAIN_S = 30.0
+_UP = frozenset({VmState.STARTING, VmState.RUNNING})
 
 
 class NodeFacts(Struct, frozen=True):
@@ -503,17 +506,34 @@ class Hypervisor:
         elif vm is not None:
             self._spawn(self._after_exit(vm, exit_))
 
+    async def note_exit(self, vm: VM, exit_: Exit) -> None:
+        """It went down while there was no agent. What cannot be noted now is noted later."""
+        try:
+            await self.note_down(vm, exit_)
+        except (AtollError, OSError):
+            self._spawn(self._after_exit(vm, exit_))
+            raise
+
     async def _after_exit(self, vm: VM, exit_: Exit) -> None:
+        """Until it is noted, also on a disk that was full: what is down is not shown as running for ever."""
+        pause_s = NOTE_AGAIN_S
+        while not await self._noted_exit(vm, exit_):
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_NOTE_AGAIN_S)
+
+    async def _noted_exit(self, vm: VM, exit_: Exit) -> bool:
         async with self._vms.lock(vm):
-            if not self._vms.holds(vm) or self._vms.current(vm).state is not VmState.RUNNING:
-                return
+            if not self._vms.holds(vm) or self._vms.current(vm).state not in _UP:
+                return True
             try:
                 seen = await self._machines.seen(vm)
                 # Old news if it was started again before it was our turn.
                 if seen is None or seen.exit is not None:
                     await self.note_down(vm, exit_)
-            except AtollError as error:
+            except (AtollError, OSError) as error:
                 log.error("VM %s %s ended; noting it: %s", vm.ip, vm.name, error)
+                return False
+        return True
 
     def begin(self) -> None:
         """All VMs are found: from now on their own rules are kept."""

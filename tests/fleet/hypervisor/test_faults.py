@@ -216,3 +216,28 @@ async def test_vms_that_cannot_be_plugged_together_are_plugged_one_by_one(ann, n
     monkeypatch.setattr(SimNetwork, "plug_all", fail_together)
     await node.start()
     assert node.network.plugged == {vm.ip for vm in made}
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["while it serves", "while it was away"])
+async def test_an_exit_that_cannot_be_noted_on_a_full_disk_is_noted_later(
+    ann, node, until, monkeypatch, away: bool
+):
+    monkeypatch.setattr("atoll.hypervisor.service.NOTE_AGAIN_S", 0.01)
+    vm = await ann.create("web")
+    write, failures = files.write_durably, 0
+
+    def fill(path, *args: object, **more: object) -> None:
+        nonlocal failures
+        if path.name == "vm.json" and failures < 3:
+            failures += 1
+            raise HostFailure("no space left on device")
+        write(path, *args, **more)
+
+    if away:
+        await node.stop()
+    await node.driver.guest_crashes(node.machine(vm))
+    monkeypatch.setattr(files, "write_durably", fill)
+    if away:
+        await node.start()
+    await until(lambda: node.service.show("web").state is VmState.CRASHED)
+    assert failures == 3

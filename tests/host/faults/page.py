@@ -26,17 +26,20 @@ Written by `make reliability` from what the tests counted; do not edit.
    the agent, and it is the VM that it was. Other VMs do not notice.
 6. The list of addresses (`node.json`) is kept twice. One copy is enough. When neither can be read the agent refuses to start and says so: guessing could give
    an address to two machines. VMs run on meanwhile.
-7. A restart of the agent touches nothing that runs: the same processes, the same records, not written again.
+7. A restart of the agent touches nothing that runs: the same processes, the same records, not written again. A full disk, a port or cgroup that cannot be removed, a VM that
+   cannot be put right: each is logged, and none keeps the node from starting.
+8. A VM whose link somebody removes from the host runs on without it. Within seconds its `reason` says which link is gone and what to do (`atoll vm reboot NAME`), an event tells of it, and the audit log has
+   `vm.link-lost`. A reboot, or a stop and a start, makes the link anew (ADR 26).
 
-Not promised: that a guest notices nothing when its tap is deleted under it (a stop and a start put it right), or what the host's own disks and memory lose.
+Not promised: that such a guest keeps its network meanwhile, or what the host's own disks and memory lose.
 
 ## How it is tested
 
 The code names {named} steps, each between two effects (`src/atoll/system/steps.py`). A real agent, started with `ATOLL_FAULT=<step>:<n>`, ends itself by SIGKILL when it passes
 that step for the n-th time; with `:ENOSPC` it finds the disk full there. `tests/host/faults` plays random creates, destroys, starts, stops, reboots, changes, moves to
 another subnet, volumes and new addresses against it. The next agent recovers, also with a fault in its recovery; then the test compares what clients were told with the VMs listed, the records and files on
-disk, free and held addresses, firewall chains, neighbours, links, cgroups and processes. At the end every VM is destroyed and the host must be as it was. Every step that does not hang on the pace of the background is struck at
-least once, or the test fails; it prints its seed (`ATOLL_FAULT_SEED`) and the schedule. `ATOLL_FAULT_SCHEDULES` makes the run longer.
+disk, free and held addresses, firewall chains, neighbours, links, cgroups and processes. At the end every VM is destroyed and the host must be as it was. Every step that the source names is struck at
+least once, those of the background too (templates, the hot pool, hand-overs), or the test fails; it prints its seed (`ATOLL_FAULT_SEED`) and the schedule. `ATOLL_FAULT_SCHEDULES` makes the run longer.
 
 One at a time, with real guests where it matters: a full file system, no process left in the cgroup, a tap that vanishes, a QEMU that hangs, a monitor socket that is gone, a record that is
 truncated, random, of another shape or empty, a damaged list of addresses (`test_single.py`); the rights of QEMU and of containers (`tests/host/drivers`).

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +27,7 @@ from atoll.api.volumes import AddVolume
 from atoll.errors import AtollError, Conflict, NoCapacity, NotFound, PoolEmpty, TimedOut, Unreachable
 from atoll.model.vm import VM, VmSpec
 from atoll.model.volume import VolumeSpec
+from atoll.system import processes
 
 NAMES = ("ada", "bob", "cyd", "dot", "eve")
 DOWN = frozenset({"stopped", "crashed", "failed-to-start"})
@@ -38,11 +41,12 @@ LEGAL = {
 ONCE = frozenset({"recovery.seen", "recovery.begun", "recovery.done", "recovery.undone", "template.dropped"})
 """Steps that an agent passes once."""
 FULL_DISK = ("write.begin", "write.written")
-PAUSE_S = 0.4
-NAP_S = 0.3
+AWAIT_S = 60.0
+PAUSE_S = 0.02
+MOST_ADDRESSES = 16
 REFUSED = (Conflict, NoCapacity, NotFound, PoolEmpty)
 
-# What has to be asked for, so that a step is passed at all.
+# What has to be asked for, or waited for, so that a step is passed for sure.
 ROADS: dict[str, tuple[str, ...]] = {
     "create": ("create",),
     "launch": ("create",),
@@ -54,18 +58,25 @@ ROADS: dict[str, tuple[str, ...]] = {
     "halt": ("create", "stop"),
     "change": ("create", "change", "rewrite"),
     "move": ("create", "stop", "move"),
-    "volume": ("create", "add-volume", "delete-volume"),
-    "template": ("twin", "pause"),
-    "template.dropped": ("twin", "pause") * 4,
-    "fork": ("twin", "pause", "twin", "nap", "twin", "nap", "twin"),
-    "handover": ("twin", "pause", "twin", "pause", "pause", "twin"),
+    "volume": ("create", "delete-volume", "add-volume", "delete-volume"),
+    "template": ("new-size", "twin", "template"),
+    "template.dropped": ("new-size", "twin", "template") * 3,
+    "fork": ("twin", "template", "twin"),
+    "handover": ("twin", "member", "twin"),
     "qemu": ("create", "stop"),
-    "pool": ("twin", "pause", "twin", "pause"),
+    "pool": ("twin", "member"),
 }
-
+PRELUDES = {
+    "recovery.undone": "create.launched:1",
+    "recovery.one": "create.committed:1",
+    "exit": "create.committed:1",
+}
+"""What an agent before it has to leave behind."""
 
 USUAL_MIB = {"sim": 64, "qemu": 128}
-CONFIG = {"handover": "pool", "pool": "pool", "qemu": "cold"}
+SIZES = 64
+"""How many others there are: more than a node keeps templates."""
+CONFIG = {"handover": "pool", "pool": "pool", "qemu": "cold", "template.dropped": "few"}
 
 
 @dataclass
@@ -96,10 +107,10 @@ class Player:
     def __init__(self, lab: Any, seed: int) -> None:
         self._lab = lab
         self._random = random.Random(seed)
-        self.model = Model(added={"lan": 6, "lab": 4})
-        self._marks = 0
+        self.model = Model(added={subnet: len(given) for subnet, given in lab.given.items()})
+        self._marks = self._sizes = 0
         self._memory_mib = USUAL_MIB[lab.kind]
-        self._full = self._sizes = self._pooled = self._went = False
+        self._full = self._went = False
         self._actions: dict[str, Callable[[Client], None]] = {
             "create": lambda client: self._create(client, self._image()),
             "twin": lambda client: self._create(client, self._image(forkable=True)),
@@ -115,6 +126,10 @@ class Player:
             "add-address": self._add_address,
             "list": lambda client: client.call(api.VM_LIST),
         }
+        self._waits: dict[str, Callable[[Client], bool]] = {
+            "template": self._has_template,
+            "member": lambda client: client.call(api.NODE_SHOW).pooled > 0,
+        }
 
     # --- a schedule
 
@@ -126,16 +141,14 @@ class Player:
         name, _, how = fault.partition(":")
         times, _, kind = how.partition(":")
         family = name.partition(".")[0]
+        if prelude := PRELUDES.get(name, PRELUDES.get(family)):
+            self.run(prelude, extra=0)
         if family == "exit":
             self._let_guests_go()
-        # A new size needs a new template; with too many of them, old ones are dropped.
-        self._sizes, self._pooled = family == "template", CONFIG.get(family) == "pool"
         self._memory_mib = USUAL_MIB[lab.kind]
-        if name == "recovery.undone":
-            self.run("create.launched:1", extra=0)
         left = lab.on_disk()
         began = time.monotonic()
-        agent = lab.start(fault, CONFIG.get(family, "plain"))
+        agent = lab.start(fault, CONFIG.get(name, CONFIG.get(family, "plain")))
         if lab.serving(agent):
             tally.recoveries += 1
             tally.slowest_recovery_s = max(tally.slowest_recovery_s, time.monotonic() - began)
@@ -161,17 +174,15 @@ class Player:
             for word in words:
                 if agent.dead():
                     return
-                if word == "nap":
-                    # A template that was kept is loaded in the background.
-                    agent.dead(NAP_S)
+                if word == "new-size":
+                    self._sizes += 1
+                    self._memory_mib = USUAL_MIB[self._lab.kind] + 1 + self._sizes % SIZES
                     continue
-                if word == "pause":
-                    self._await_background(agent)
-                    continue
-                if self._sizes and word == "twin":
-                    self._memory_mib = self._random.randint(32, 96)
-                self._lab.tally.operations[word] += 1
+                self._lab.tally.operations[word] += word in self._actions
                 try:
+                    if word in self._waits:
+                        self._await(client, word)
+                        continue
                     self._actions[word](client)
                     self._lab.tally.acknowledged += 1
                 except REFUSED:
@@ -188,25 +199,26 @@ class Player:
                     # What a failure half-way left is told apart after the next start.
                     return
 
-    def _await_background(self, agent: Any) -> None:
-        """Until there is a template, or a member of the pool that waits; not for long."""
-        state = self._lab.state
-        before = set(state.glob("templates/*/template.json"))
-        until = time.monotonic() + PAUSE_S
-        while time.monotonic() < until and not agent.dead(0.01):
-            now = set(state.glob("templates/*/template.json"))
-            if self._waiting_member() if self._pooled else (now - before if self._sizes else now):
-                return
+    def _await(self, client: Client, what: str) -> None:
+        """Until the agent's background has come so far, or the agent is gone."""
+        until = time.monotonic() + AWAIT_S
+        while not self._waits[what](client):
+            assert time.monotonic() < until, f"no {what} in {AWAIT_S:g} s: {self._lab.last_words()}"
+            time.sleep(PAUSE_S)
 
-    def _waiting_member(self) -> bool:
-        for path in self._lab.state.glob("vms/*/sim.json"):
-            with contextlib.suppress(OSError, ValueError):
-                if not path.with_name("vm.json").exists() and json.loads(path.read_text())["waiting"]:
-                    return True
-        return False
+    def _has_template(self, client: Client) -> bool:
+        """There is one of the size that we create now, and all that there are can be forked."""
+        ready = client.call(api.NODE_SHOW).templates
+        kept = list(self._lab.state.glob("templates/*/template.json"))
+        sizes = set()
+        for path in kept:
+            with contextlib.suppress(FileNotFoundError):
+                sizes.add(json.loads(path.read_text())["spec"]["memory_mib"])
+        return self._memory_mib in sizes and ready >= len(kept)
 
     def settle(self, left: dict[str, dict[str, Any]]) -> dict[str, VM]:
         """Compare what is found after a recovery with what was acknowledged; from then on that is what is known."""
+        self._until_noted()
         model = self.model
         found: dict[str, VM] = self._lab.check(model.adding)
         for name in model.making:
@@ -231,6 +243,16 @@ class Player:
         model.making, model.going, model.adding = set(), set(), {}
         return found
 
+    def _until_noted(self) -> None:
+        """A guest whose end could not be noted, because the disk was full then, is shown as running for a while."""
+        until = time.monotonic() + AWAIT_S
+        with self._lab.client() as client:
+            while shown := [
+                vm.name for vm in client.call(api.VM_LIST) if vm.state == "running" and _gone(self._lab, vm)
+            ]:
+                assert time.monotonic() < until, f"shown as running: {shown}"
+                time.sleep(PAUSE_S)
+
     def leave_nothing(self) -> None:
         """Destroy every VM: all addresses are free then, and the host is as it was."""
         with self._lab.client() as client:
@@ -252,7 +274,8 @@ class Player:
             self._destroy(client, name)
             free = [name]
         name = self._random.choice(free)
-        disks = (VolumeSpec(1),) if self._random.random() < 0.2 and self._lab.kind == "sim" else ()
+        # One with a disk is never forked.
+        disks = (VolumeSpec(1),) if image == "tiny" and self._random.random() < 0.3 else ()
         spec = VmSpec(
             name, image, driver=self._lab.kind, memory_mib=self._memory_mib, milli_cpus=50, volumes=disks
         )
@@ -334,10 +357,13 @@ class Player:
         client.call(changes.VM_CHANGE, {"vm": name}, body=ChangeVm(subnet="lab" if now == "lan" else "lan"))
 
     def _add_volume(self, client: Client) -> None:
-        body = AddVolume(
-            VolumeSpec(1, self._random.choice(("red", "blue"))), attach=self._random.random() < 0.5
-        )
-        _last(client.stream(volumes.VOLUME_ADD, {"vm": self._pick()}, body=body))
+        named = {vm.name: {volume.name for volume in vm.volumes} for vm in client.call(api.VM_LIST)}
+        free = [(vm, name) for vm, names in named.items() for name in ("red", "blue") if name not in names]
+        if not free:
+            raise NotFound("there is no VM without them")
+        vm, name = self._random.choice(free)
+        body = AddVolume(VolumeSpec(1, name), attach=self._random.random() < 0.5)
+        _last(client.stream(volumes.VOLUME_ADD, {"vm": vm}, body=body))
 
     def _delete_volume(self, client: Client) -> None:
         having = [vm for vm in client.call(api.VM_LIST) if any(one.store for one in vm.volumes)]
@@ -348,7 +374,7 @@ class Player:
 
     def _add_address(self, client: Client) -> None:
         subnet = self._random.choice(("lan", "lab"))
-        if self.model.added[subnet] >= 12:
+        if self.model.added[subnet] >= MOST_ADDRESSES:
             return
         number = self.model.added[subnet]
         self.model.added[subnet] += 1
@@ -356,12 +382,15 @@ class Player:
         self._lab.add_address(client, subnet, number)
 
     def _let_guests_go(self) -> None:
-        """While there is no agent: every simulated guest that runs powers off or dies."""
+        """While there is no agent: every guest that runs powers off or dies."""
         for path in self._lab.state.glob("vms/*/sim.json"):
             record = json.loads(path.read_text())
             if record["exit"] is None:
                 record["exit"] = self._random.choice(("powered-off", "crashed"))
                 path.write_text(json.dumps(record))
+        for path in self._lab.state.glob("vms/*/qemu.json"):
+            for pid in processes.processes_in(self._lab.cloud.group(path.parent.name)):
+                os.kill(pid, signal.SIGKILL)
         self._went = True
         for known in self.model.vms.values():
             known.states |= LEGAL["guest"]
@@ -372,6 +401,16 @@ def _last(lines: Iterator[Any]) -> VM:
     assert isinstance(last, Done)
     vm: VM = last.result
     return vm
+
+
+def _gone(lab: Any, vm: VM) -> bool:
+    """Nothing of this VM runs."""
+    if vm.driver != "sim":
+        return not processes.processes_in(lab.cloud.group(vm.ip))
+    try:
+        return json.loads((lab.state / "vms" / vm.ip / "sim.json").read_text())["exit"] is not None
+    except FileNotFoundError:
+        return True
 
 
 def with_template(lab: Any) -> None:

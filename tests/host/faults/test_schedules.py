@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -12,18 +13,22 @@ import pytest
 
 from atoll.system.steps import STEPS
 
-SCHEDULES = int(os.environ.get("ATOLL_FAULT_SCHEDULES", "100"))
+# Python's ssl leaves a socket to the collector when its peer dies between connection and handshake. Ours do that.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+
+USUAL = 70
+SCHEDULES = int(os.environ.get("ATOLL_FAULT_SCHEDULES", str(USUAL)))
 SEED = int(os.environ.get("ATOLL_FAULT_SEED", "7"))
 TRIES = 4
 OF_SIM = frozenset(name for name in STEPS if not name.startswith("qemu."))
-# Struck as often as they come up: whether the background has come so far depends on the machine's pace.
-BACKGROUND = frozenset(name for name in STEPS if name.startswith("handover.") or name == "template.dropped")
-REAL = ("create", "launch", "qemu", "start", "stop", "halt", "destroy", "discard", "fork", "recovery")
-OF_QEMU = tuple(sorted(name for name in STEPS if name.partition(".")[0] in REAL))
+# What a kind of machine has a part in; the rest is the same for all. Longer runs strike that too.
+REAL = ("create", "launch", "qemu", "start", "stop", "halt", "destroy", "discard", "fork", "handover")
+OF_QEMU = frozenset(name for name in STEPS if name.partition(".")[0] in (*REAL, "recovery"))
+MORE_OF_QEMU = max(0, SCHEDULES - USUAL) // 5
 
 
 def play(
-    node: Any, schedules: ModuleType, faults: Sequence[str], must: frozenset[str], extra: int
+    node: Any, schedules: ModuleType, faults: Iterable[str], must: frozenset[str], extra: int
 ) -> dict[str, Any]:
     """Run the schedules, and those that are needed for every step to be struck; then one agent to look at it all."""
     began = time.monotonic()
@@ -57,13 +62,15 @@ def play(
 def test_simulated_machines_survive_a_fault_at_every_step(
     sim_node: Any, schedules: ModuleType, note: Callable[[str, Any], None]
 ) -> None:
-    faults = [fault for fault, _ in zip(schedules.faults(OF_SIM, SEED), range(SCHEDULES), strict=False)]
-    note("sim", play(sim_node, schedules, faults, OF_SIM - BACKGROUND, extra=3))
+    faults = itertools.islice(schedules.faults(OF_SIM, SEED), SCHEDULES)
+    note("sim", play(sim_node, schedules, faults, OF_SIM, extra=3))
 
 
+@pytest.mark.timeout(180 + SCHEDULES * 2)
 def test_real_guests_survive_an_agent_that_is_killed_at_every_step(
     qemu_node: Any, schedules: ModuleType, note: Callable[[str, Any], None]
 ) -> None:
     schedules.with_template(qemu_node)
-    must = frozenset(OF_QEMU)
-    note("qemu", play(qemu_node, schedules, [f"{name}:1" for name in OF_QEMU], must, extra=0))
+    every = [f"{name}:1" for name in sorted(OF_QEMU)]
+    more = itertools.islice(schedules.faults(STEPS, SEED), MORE_OF_QEMU)
+    note("qemu", play(qemu_node, schedules, [*every, *more], OF_QEMU, extra=0))

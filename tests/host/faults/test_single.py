@@ -6,10 +6,11 @@ import os
 import signal
 import stat
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -25,6 +26,8 @@ from atoll.system.links import Links
 
 if TYPE_CHECKING:
     from tests.host.faults.lab import Lab
+
+T = TypeVar("T")
 
 FULL_MIB = 4
 
@@ -47,6 +50,15 @@ def full(directory: Path) -> Iterator[None]:
         filler.unlink()
 
 
+def until(look: Callable[[], T], right: Callable[[T], object], timeout_s: float = 60) -> T:
+    """What is seen as soon as it is so."""
+    deadline = time.monotonic() + timeout_s
+    while not right(found := look()):
+        assert time.monotonic() < deadline, f"it stays as it is: {found}"
+        time.sleep(0.05)
+    return found
+
+
 @pytest.fixture
 def small_disk(qemu_node: Lab) -> Iterator[Path]:
     """The node's state is on a file system of its own that is easily full."""
@@ -62,16 +74,26 @@ def small_disk(qemu_node: Lab) -> Iterator[Path]:
         subprocess.run(["umount", qemu_node.state], check=True)
 
 
-def test_a_create_on_a_full_disk_is_refused_and_leaves_nothing(qemu_node: Lab, small_disk: Path) -> None:
-    qemu_node.recovered("cold")
+def test_on_a_full_disk_a_create_is_refused_and_leaves_nothing_and_the_node_starts(
+    qemu_node: Lab, small_disk: Path
+) -> None:
+    agent = qemu_node.recovered("cold")
     with qemu_node.client() as client:
         with full(small_disk), pytest.raises(HostFailure, match="No space left on device") as refusal:
             qemu_node.create(client, "web")
         assert refusal.value.hint == "make room on that file system"
         assert qemu_node.check() == {}
         vm = qemu_node.create(client, "web")
+        running = qemu_node.cloud.qemu(vm.ip)
         with full(small_disk):
-            assert client.call(api.VM_LIST) == (client.call(api.VM_SHOW, {"vm": "web"}),)
+            agent.kill()
+            qemu_node.recovered("cold")
+            client.close()
+            (found,) = client.call(api.VM_LIST)
+            assert (found.name, found.state) == ("web", VmState.RUNNING)
+            with pytest.raises(HostFailure, match="No space left on device"):
+                qemu_node.create(client, "other")
+        assert qemu_node.cloud.qemu(vm.ip) == running
     assert set(qemu_node.check()) == {vm.name}
 
 
@@ -96,15 +118,29 @@ def test_a_node_without_a_process_to_spare_refuses_a_vm_and_leaves_nothing(qemu_
         qemu_node.create(client, "second")
 
 
-def test_a_vm_whose_tap_vanished_is_right_again_after_a_stop_and_a_start(qemu_node: Lab) -> None:
-    qemu_node.recovered("cold")
+def test_a_vm_whose_tap_vanished_is_told_and_answers_again_after_a_reboot(qemu_node: Lab) -> None:
+    agent = qemu_node.recovered("cold")
     with qemu_node.client() as client, Links(qemu_node.cloud.namespace) as links:
-        vm = qemu_node.create(client, "web")
-        links.delete(link_for(vm.ip))
-        assert client.call(api.VM_STOP, {"vm": "web"}, body=StopVm(0)).state is VmState.STOPPED
-        list(client.stream(api.VM_START, {"vm": "web"}, body=Wait("started", 30)))
-        assert links.exists(link_for(vm.ip))
-    assert qemu_node.check()["web"].state is VmState.RUNNING
+        web = qemu_node.create(client, "web", wait_for="port:80", milli_cpus=500)
+        other = qemu_node.create(client, "other")
+        running = qemu_node.cloud.qemu(web.ip)
+        links.delete(link_for(web.ip))
+        told = until(lambda: client.call(api.VM_SHOW, {"vm": "web"}), lambda vm: vm.reason)
+        assert told.state is VmState.RUNNING
+        assert f"{link_for(web.ip)} was removed" in told.reason
+        assert "atoll vm reboot web" in told.reason
+        # It runs on, and the next agent tells the same.
+        agent.kill()
+        links.delete(link_for(other.ip))
+        qemu_node.recovered("cold")
+        client.close()
+        assert qemu_node.cloud.qemu(web.ip) == running
+        assert client.call(api.VM_SHOW, {"vm": "web"}) == told
+        assert "atoll vm reboot other" in client.call(api.VM_SHOW, {"vm": "other"}).reason
+        *_, done = client.stream(api.VM_REBOOT, {"vm": "web"}, body=Wait("port:80", 60))
+        assert (done.result.state, done.result.reason) == (VmState.RUNNING, "")
+        client.call(api.VM_DESTROY, {"vm": "other"})
+    assert set(qemu_node.check()) == {"web"}
 
 
 def test_a_qemu_that_hangs_is_found_stopped_and_destroyed(qemu_node: Lab) -> None:
