@@ -77,7 +77,8 @@ class OwnAgent:
 
     def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "atoll.hypervisor", str(self._config)]
-        with (self._cloud.paths.directory / "bench.log").open("ab") as log:
+        written = self._cloud.paths.directory / "bench.log"
+        with written.open("wb") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         while process.poll() is None:
             try:
@@ -85,6 +86,7 @@ class OwnAgent:
                 return process
             except OSError:
                 time.sleep(0.005)
+        say(f"the agent does not start:\n{written.read_text(errors='replace')}")
         raise subprocess.CalledProcessError(process.returncode, command)
 
 
@@ -112,9 +114,9 @@ def fill(cloud: OwnCloud) -> None:
     )
     with cloud.client() as client:
         for number in range(SIMULATED + REAL):
-            kind = ("qemu", "appliance", 128) if number < REAL else ("sim", "blank", 16)
-            driver, image, memory_mib = kind
-            spec = VmSpec(f"vm-{number}", image, driver=driver, memory_mib=memory_mib, milli_cpus=10)
+            kind = ("qemu", "appliance", 128, 100) if number < REAL else ("sim", "blank", 16, 10)
+            driver, image, memory_mib, milli_cpus = kind
+            spec = VmSpec(f"vm-{number}", image, driver=driver, memory_mib=memory_mib, milli_cpus=milli_cpus)
             for _ in client.stream(api.VM_CREATE, body=CreateVm(spec, wait=Wait("started", 60))):
                 pass
 

@@ -12,6 +12,7 @@ from socket import inet_aton, inet_ntoa
 from msgspec import Struct
 
 from atoll.hypervisor.dhcp.codec import BadPacket
+from atoll.hypervisor.network import filters
 
 ETHERTYPE_IPV4 = 0x0800
 UDP = 17
@@ -22,7 +23,6 @@ _IPV4 = struct.Struct("!BBHHHBBH4s4s")
 _UDP = struct.Struct("!HHHH")
 _FRAGMENT = 0x3FFF
 _DONT_FRAGMENT = 0x4000
-_INSTRUCTION = struct.Struct("=HBBI")
 
 
 class Datagram(Struct, frozen=True):
@@ -101,35 +101,19 @@ def _checksum(data: bytes) -> int:
 
 
 def udp_filter(port: int) -> bytes:
-    """Classic BPF: passes whole UDP datagrams over IPv4 for a port, sent to us or to all."""
-    load_half, load_byte, load_header_size, load_half_x = 0x28, 0x30, 0xB1, 0x48
-    if_equal, if_above, if_set, give = 0x15, 0x25, 0x45, 0x06
-    # Whom a frame is for, as the kernel sees it: 0 us, 1 all; above, others, other VLANs, and what we sent.
-    packet_type, to_all = 0xFFFFF000 + 4, 1
-    program = [
-        (load_half, 12, None),
-        (if_equal, ETHERTYPE_IPV4, False),
-        (load_byte, packet_type, None),
-        (if_above, to_all, True),
-        (load_byte, 23, None),
-        (if_equal, UDP, False),
-        (load_half, 20, None),
-        (if_set, _FRAGMENT, True),
-        (load_header_size, 14, None),
-        (load_half_x, 16, None),
-        (if_equal, port, False),
-        (give, 0xFFFFFFFF, None),
-        (give, 0, None),
-    ]
-    drop = len(program) - 1
-    code = b""
-    for at, (operation, operand, drop_when) in enumerate(program):
-        away = drop - at - 1
-        when_true = away if drop_when is True else 0
-        when_false = away if drop_when is False else 0
-        code += _INSTRUCTION.pack(operation, when_true, when_false, operand)
-    return code
-
-
-DROP_ALL = _INSTRUCTION.pack(0x06, 0, 0, 0)
-"""Classic BPF that passes nothing."""
+    """Passes whole UDP datagrams over IPv4 for a port, sent to us or to all."""
+    return filters.assemble(
+        [
+            (filters.LOAD_HALF, 12, None),
+            (filters.IF_EQUAL, ETHERTYPE_IPV4, False),
+            (filters.LOAD_BYTE, filters.PACKET_TYPE, None),
+            (filters.IF_ABOVE, filters.TO_ALL, True),
+            (filters.LOAD_BYTE, 23, None),
+            (filters.IF_EQUAL, UDP, False),
+            (filters.LOAD_HALF, 20, None),
+            (filters.IF_SET, _FRAGMENT, True),
+            (filters.LOAD_HEADER_SIZE, 14, None),
+            (filters.LOAD_HALF_BEYOND, 16, None),
+            (filters.IF_EQUAL, port, False),
+        ]
+    )

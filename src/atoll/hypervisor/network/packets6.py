@@ -7,6 +7,8 @@ from socket import AF_INET6, inet_ntop, inet_pton
 
 from msgspec import Struct
 
+from atoll.hypervisor.network import filters
+
 ETHERTYPE_IPV6 = 0x86DD
 UDP, ICMPV6 = 17, 58
 IP_UDP_BYTES = 48
@@ -17,7 +19,6 @@ _ETHERNET = struct.Struct("!6s6sH")
 _IPV6 = struct.Struct("!IHBB16s16s")
 _UDP = struct.Struct("!HHHH")
 _PSEUDO = struct.Struct("!16s16sI3xB")
-_INSTRUCTION = struct.Struct("=HBBI")
 _VERSION = 6 << 28
 
 
@@ -124,38 +125,27 @@ def checksum(source_ip: str, target_ip: str, protocol: int, payload: bytes) -> i
 
 def udp_filter(port: int) -> bytes:
     """Classic BPF: passes UDP over IPv6 for a port, sent to us or to a group."""
-    return _filter(UDP, 0x28, 56, port)
+    return _filter(UDP, filters.LOAD_HALF, 56, port)
 
 
 def icmp_filter(kind: int) -> bytes:
     """Classic BPF: passes ICMPv6 messages of a kind, sent to us or to a group."""
-    return _filter(ICMPV6, 0x30, 54, kind)
+    return _filter(ICMPV6, filters.LOAD_BYTE, 54, kind)
 
 
 def _filter(protocol: int, load: int, at: int, value: int) -> bytes:
-    load_half, load_byte, if_equal, if_above, give = 0x28, 0x30, 0x15, 0x25, 0x06
-    # Whom a frame is for, as the kernel sees it: 0 us, 1 all, 2 a group; above, others and what we sent.
-    packet_type, to_group = 0xFFFFF000 + 4, 2
-    program = [
-        (load_half, 12, None),
-        (if_equal, ETHERTYPE_IPV6, False),
-        (load_byte, packet_type, None),
-        (if_above, to_group, True),
-        (load_byte, 20, None),
-        (if_equal, protocol, False),
-        (load, at, None),
-        (if_equal, value, False),
-        (give, 0xFFFFFFFF, None),
-        (give, 0, None),
-    ]
-    drop = len(program) - 1
-    code = b""
-    for place, (operation, operand, drop_when) in enumerate(program):
-        away = drop - place - 1
-        when_true = away if drop_when is True else 0
-        when_false = away if drop_when is False else 0
-        code += _INSTRUCTION.pack(operation, when_true, when_false, operand)
-    return code
+    return filters.assemble(
+        [
+            (filters.LOAD_HALF, 12, None),
+            (filters.IF_EQUAL, ETHERTYPE_IPV6, False),
+            (filters.LOAD_BYTE, filters.PACKET_TYPE, None),
+            (filters.IF_ABOVE, filters.TO_GROUP, True),
+            (filters.LOAD_BYTE, 20, None),
+            (filters.IF_EQUAL, protocol, False),
+            (load, at, None),
+            (filters.IF_EQUAL, value, False),
+        ]
+    )
 
 
 def _mac(text: str) -> bytes:

@@ -34,6 +34,7 @@ class Counters(Struct):
     received: int = 0
     answered: int = 0
     silent: int = 0
+    strangers: int = 0
     malformed: int = 0
     excess: int = 0
     unsent: int = 0
@@ -104,9 +105,7 @@ class Wire:
         try:
             made.setblocking(False)
             made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
-            code = ctypes.create_string_buffer(self._program, len(self._program))
-            program = struct.pack("HL", len(self._program) // 8, ctypes.addressof(code))
-            made.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+            attach_filter(made, self._program)
             made.bind((self._link, self._ethertype))
         except BaseException:
             made.close()
@@ -141,3 +140,11 @@ class Wire:
                 self.counters.excess += 1
             else:
                 self._receive(bytes(self._buffer[:size]))
+
+
+def attach_filter(target: socket.socket, program: bytes) -> None:
+    """Let the socket have only what the filter passes."""
+    code = ctypes.create_string_buffer(program, len(program))
+    target.setsockopt(
+        socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HL", len(program) // 8, ctypes.addressof(code))
+    )
