@@ -11,27 +11,14 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-import msgspec
-from msgspec import Struct
-
+from atoll.drivers.machine import started
 from atoll.drivers.machine.base import Exit, Machine
-from atoll.errors import AtollError
-from atoll.system import files, host
+from atoll.drivers.machine.started import Started
+from atoll.errors import AtollError, HostFailure
+from atoll.system import files
 from atoll.system.processes import Pid
 
 _LIMIT = 64 * 1024
-
-
-class Record(Struct, frozen=True):
-    """A container that was started: its keeper, and the boot that tells whether it can still be there."""
-
-    pid: int
-    started: int
-    boot_id: str
-    exit: Exit | None = None
-
-    def process(self) -> Pid:
-        return Pid(self.pid, self.started)
 
 
 def directory(machine: Machine) -> Path:
@@ -58,25 +45,19 @@ def console_log_path(machine: Machine) -> Path:
     return machine.directory / "console.log"
 
 
-def read(machine: Machine) -> Record | None:
-    """The record, if it can be read and is of this boot: no process outlives the host."""
-    try:
-        record = msgspec.json.decode(files.read_limited(_path(machine), _LIMIT), type=Record)
-    except (OSError, AtollError, msgspec.DecodeError):
-        return None
-    return record if record.boot_id == host.boot_id() else None
+def read(machine: Machine) -> Started | None:
+    return started.read(_path(machine))
 
 
 def write(machine: Machine, process: Pid) -> None:
     """Record that this process keeps the container."""
-    _replace(_path(machine), Record(process.pid, process.started, host.boot_id()))
+    started.write(_path(machine), process)
 
 
 def write_exit(machine: Machine, process: Pid, reason: Exit) -> None:
     """Record that this process kept the container, and why it does so no longer."""
-    record = Record(process.pid, process.started, host.boot_id(), reason)
-    with contextlib.suppress(OSError):  # a full disk must not keep the exit from being reported
-        _replace(_path(machine), record)
+    with contextlib.suppress(HostFailure):  # a full disk must not keep the exit from being reported
+        started.write(_path(machine), process, reason)
 
 
 def messages(machine: Machine) -> str:
@@ -91,13 +72,6 @@ def forget(machine: Machine) -> None:
     """Remove all of it but disk and console.log. Nothing there is fine."""
     if machine.directory.is_dir():
         files.remove_tree(directory(machine))
-
-
-def _replace(path: Path, record: Record) -> None:
-    # At once, but not synced: it is of no use after a power cut.
-    new = path.with_suffix(".new")
-    new.write_bytes(msgspec.json.encode(record))
-    new.replace(path)
 
 
 def _path(machine: Machine) -> Path:

@@ -24,6 +24,7 @@ from atoll.drivers.machine.qemu.console import LogConsole, open_line
 from atoll.drivers.machine.qemu.launch import Launcher, Memory, end_all, failed_start
 from atoll.drivers.machine.qemu.monitor import Watch
 from atoll.drivers.machine.qemu.template import Templates
+from atoll.drivers.machine.started import Started
 from atoll.errors import AtollError, Conflict, HostFailure, TimedOut, Unreachable
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
@@ -316,7 +317,7 @@ class QemuDriver:
             await console.close()
 
 
-def _running_process(machine: Machine, known: record.Record | None) -> processes.Pid | None:
+def _running_process(machine: Machine, known: Started | None) -> processes.Pid | None:
     """Its QEMU: the one on record, or the one in its cgroup, if we were killed before it was recorded."""
     if known is not None and processes.alive(known.process()):
         return known.process()

@@ -10,27 +10,12 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-import msgspec
-from msgspec import Struct
-
+from atoll.drivers.machine import started
 from atoll.drivers.machine.base import Exit, Machine
-from atoll.errors import AtollError, HostFailure
-from atoll.system import files, host
+from atoll.drivers.machine.started import Started
+from atoll.errors import HostFailure
+from atoll.system import files
 from atoll.system.processes import Pid
-
-_LIMIT = 4096
-
-
-class Record(Struct, frozen=True):
-    """A QEMU that was started. The boot tells whether its process can still be there."""
-
-    pid: int
-    started: int
-    boot_id: str
-    exit: Exit | None = None
-
-    def process(self) -> Pid:
-        return Pid(self.pid, self.started)
 
 
 def record_path(machine: Machine) -> Path:
@@ -53,27 +38,20 @@ def messages_path(machine: Machine) -> Path:
     return machine.directory / "qemu.log"
 
 
-def read(machine: Machine) -> Record | None:
-    """The record, if it can be read and is of this boot: no process outlives the host."""
-    try:
-        record = msgspec.json.decode(files.read_limited(record_path(machine), _LIMIT), type=Record)
-    except (OSError, AtollError, msgspec.DecodeError):
-        return None
-    return record if record.boot_id == host.boot_id() else None
+def read(machine: Machine) -> Started | None:
+    return started.read(record_path(machine))
 
 
 def write(machine: Machine, process: Pid) -> None:
     """Record that this process runs the machine."""
-    record = Record(process.pid, process.started, host.boot_id())
-    files.write_durably(record_path(machine), msgspec.json.encode(record))
+    started.write(record_path(machine), process)
 
 
 def write_exit(machine: Machine, process: Pid, reason: Exit) -> None:
     """Record that this process ran the machine, and why it does so no longer."""
     _remove_sockets(machine)
-    record = Record(process.pid, process.started, host.boot_id(), reason)
     with contextlib.suppress(HostFailure):  # a full disk must not keep the exit from being reported
-        files.write_durably(record_path(machine), msgspec.json.encode(record))
+        started.write(record_path(machine), process, reason)
 
 
 def forget(machine: Machine) -> None:
