@@ -1,4 +1,4 @@
-"""From the request to a guest that answers HTTP, cold: ours, and raw QEMU with the same guest.
+"""From the request to a guest that answers HTTP, cold: ours, and raw QEMU (and libvirt) with the same guest.
 
 Ours is timed twice: by the light client on an open connection (the request on the wire), and by the
 command, with the start and the end of its process. Effects: a cloud and raw guests of the bench's own.
@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
-from measuring import Figure, Findings, Series, Table, alternate, at_most, say
+from libvirt_peer import Libvirt, libvirt_peer
+from measuring import Figure, Findings, Series, Table, Target, alternate, at_most, say
 from own_cloud import OwnCloud, ask, own_cloud
-from raw_qemu import Boot, RawQemu, raw_qemu
+from raw_qemu import Boot, raw_qemu
 
 from atoll.api.client import Client
 from atoll.api.hypervisor import NODE_SHOW, VM_CREATE, VM_DESTROY, CreateVm, Wait
@@ -27,6 +28,7 @@ ROUNDS = 7
 IMAGE = "appliance"
 STAGE = "port:80"
 STAGES = ("address", "volume", "started", "dhcp", "metadata", STAGE)
+LIBVIRT = "libvirt, `virsh create`"
 BOUND_S = 0.3
 SETTLE_S = 0.1
 
@@ -86,19 +88,24 @@ def create(client: Client, spec: VmSpec) -> VM:
 def measure() -> Findings:
     with own_cloud("--templates", "0") as cloud, cloud.client() as client:
         boot = find_boot(cloud, client)
-        with raw_qemu(boot) as raw:
+        with raw_qemu(boot) as raw, libvirt_peer(boot) as libvirt:
             ours = Ours(cloud, client)
             contestants: dict[str, Callable[[], float]] = {
                 "raw QEMU": raw.create,
                 "ours, by the client": ours.by_client,
                 "ours, by the command": ours.by_command,
             }
+            stages: dict[str, Sequence[Stages]] = {"raw QEMU": raw.stages, **ours.stages}
+            if isinstance(libvirt, Libvirt):
+                contestants[LIBVIRT] = libvirt.create
+                stages["libvirt"] = libvirt.stages
             say("one of each, not counted")
             for create_one in contestants.values():
                 create_one()
-            del raw.stages[:], ours.stages["client"][:], ours.stages["command"][:]
             taken = alternate(ROUNDS, contestants, say)
-            return findings(boot, taken, ours, raw)
+            counted = {name: runs[1:] for name, runs in stages.items()}
+            about_libvirt = libvirt.note() if isinstance(libvirt, Libvirt) else libvirt
+            return findings(boot, taken, counted, about_libvirt)
 
 
 def find_boot(cloud: OwnCloud, client: Client) -> Boot:
@@ -117,17 +124,13 @@ def find_boot(cloud: OwnCloud, client: Client) -> Boot:
     )
 
 
-def findings(boot: Boot, taken: Mapping[str, Series], ours: Ours, raw: RawQemu) -> Findings:
+def findings(
+    boot: Boot, taken: Mapping[str, Series], stages: Mapping[str, Sequence[Stages]], about_libvirt: str
+) -> Findings:
     limit = taken["raw QEMU"]
     figures = tuple(
-        Figure(
-            name,
-            "s",
-            taken[name],
-            limit,
-            at_most("at most 0.3 s beyond raw QEMU", taken[name].median - limit.median, BOUND_S),
-        )
-        for name in taken
+        Figure(name, "s", one, limit, None if name == LIBVIRT else _target(one, limit))
+        for name, one in taken.items()
         if name != limit.name
     )
     vm = boot.vm
@@ -135,20 +138,24 @@ def findings(boot: Boot, taken: Mapping[str, Series], ours: Ours, raw: RawQemu) 
         f"image {vm.image} {vm.image_digest[:12]}, {vm.memory_mib} MiB, {vm.vcpus} CPU, "
         f"{boot.accelerator}; raw QEMU has the same board, CPU, devices, kernel and initrd."
     )
-    return Findings(figures, (stage_table(ours, raw),), (setting, *NOTES))
+    return Findings(figures, (stage_table(stages),), (setting, *NOTES, about_libvirt))
+
+
+def _target(ours: Series, limit: Series) -> Target:
+    return at_most("at most 0.3 s beyond raw QEMU", ours.median - limit.median, BOUND_S)
 
 
 NOTES = (
     "Raw QEMU's clock starts with its process; its tap, DHCP and metadata servers are there already, and it "
     "has no sandbox, cgroup, monitor, bridge or firewall. All that is beyond it is ours.",
     "The client's connection is open when the clock starts. The command's time includes its process.",
-    "Both clocks end when the whole HTTP answer of the guest is there.",
+    "All clocks end when the whole HTTP answer of the guest is there.",
 )
 
 
-def stage_table(ours: Ours, raw: RawQemu) -> Table:
+def stage_table(stages: Mapping[str, Sequence[Stages]]) -> Table:
     """Where the time goes: the median of each stage, and how long it took after the one before."""
-    columns = (raw.stages, ours.stages["client"], ours.stages["command"])
+    columns = stages.values()
     rows = []
     previous = [0.0 for _ in columns]
     for stage in STAGES:
@@ -160,7 +167,7 @@ def stage_table(ours: Ours, raw: RawQemu) -> Table:
         previous = [before if at is None else at for at, before in zip(reached, previous, strict=True)]
         rows.append((stage, *cells))
     title = "Seconds to each stage, median (and since the stage before); ours from the `ready` of the VM"
-    return Table(title, ("stage", "raw QEMU", "client", "command"), tuple(rows))
+    return Table(title, ("stage", *stages), tuple(rows))
 
 
 def stage_median(runs: Sequence[Stages], stage: str) -> float | None:

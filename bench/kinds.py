@@ -1,4 +1,4 @@
-"""From the request to a container that answers HTTP: ours, and the stock tools with the same guest.
+"""From the request to a container that answers HTTP: ours, and the stock tools (and LXD) with the same guest.
 
 Effects: a cloud and raw containers of the bench's own, with a container engine of their own.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 from cold_create import IMAGE, STAGES, create
+from lxd_peer import Lxd, lxd_peer
 from measuring import Figure, Findings, Series, Table, alternate, at_most, say
 from own_cloud import ask, own_cloud
 from raw_containers import RawContainers, raw_containers, raw_place
@@ -26,6 +27,7 @@ ROUNDS = 9
 BOUND = 1.5
 SETTLE_S = 0.2
 PEERS = {"lxc": "raw lxc-start", "docker": "docker run"}
+LXD = "LXD, `lxc launch`"
 
 
 class Ours:
@@ -56,26 +58,30 @@ def measure() -> Findings:
                 image = store.get(IMAGE)
                 first = create(client, VmSpec(name="bench-first", image=IMAGE, driver="lxc"))
                 client.call(VM_DESTROY, {"vm": first.ip})
-                with raw_containers(place, first, store.path(image, image.rootfs)) as raw:
-                    return _compare(Ours(client), raw)
+                rootfs = store.path(image, image.rootfs)
+                with raw_containers(place, first, rootfs) as raw, lxd_peer(place[0], raw, rootfs) as lxd:
+                    return _compare(Ours(client), raw, lxd)
         finally:
             del os.environ["DOCKER_HOST"]
 
 
-def _compare(ours: Ours, raw: RawContainers) -> Findings:
+def _compare(ours: Ours, raw: RawContainers, lxd: Lxd | str) -> Findings:
     contestants: dict[str, Callable[[], float]] = {
         "raw lxc-start": raw.lxc,
         "ours, lxc": lambda: ours.create("lxc"),
         "docker run": raw.docker,
         "ours, docker": lambda: ours.create("docker"),
     }
+    if isinstance(lxd, Lxd):
+        contestants[LXD] = lxd.launch
     say("one of each, not counted")
     for one in contestants.values():
         one()
     for taken in ours.stages.values():
         taken.clear()
     settled = {name: _settled(one) for name, one in contestants.items()}
-    return findings(alternate(ROUNDS, settled, say), ours.stages)
+    about_lxd = lxd.note() if isinstance(lxd, Lxd) else lxd
+    return findings(alternate(ROUNDS, settled, say), ours.stages, about_lxd)
 
 
 def _settled(measure: Callable[[], float]) -> Callable[[], float]:
@@ -88,13 +94,17 @@ def _settled(measure: Callable[[], float]) -> Callable[[], float]:
     return after_a_pause
 
 
-def findings(taken: Mapping[str, Series], stages: Mapping[str, Sequence[Mapping[str, float]]]) -> Findings:
+def findings(
+    taken: Mapping[str, Series], stages: Mapping[str, Sequence[Mapping[str, float]]], about_lxd: str
+) -> Findings:
     figures = []
     for kind, peer in PEERS.items():
         ours, limit = taken[f"ours, {kind}"], taken[peer]
         target = at_most(f"at most {BOUND} times {peer}", ours.median / limit.median, BOUND)
         figures.append(Figure(f"ours, {kind}", "s", ours, limit, target))
-    return Findings(tuple(figures), (_stages(stages),), NOTES)
+    if LXD in taken:
+        figures.append(Figure(LXD, "s", taken[LXD], taken[PEERS["lxc"]]))
+    return Findings(tuple(figures), (_stages(stages),), (*NOTES, about_lxd))
 
 
 def _stages(stages: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:

@@ -76,13 +76,12 @@ class RawContainers:
         """Seconds from starting lxc-start to the guest's answer."""
         words = ["-n", NAME, "-P", str(self._directory)]
         enter = ["nsenter", f"--target={self._holder}", "--mount", "--net", "--", "env", "PATH=/none"]
-        self._metadata_read.clear()
-        began = time.monotonic()
+        began = self.begin()
         start = subprocess.Popen(
             [*enter, "/usr/bin/lxc-start", *words, "-f", str(self._directory / "config"), "-d"]
         )
         try:
-            return self._answer(LXC_IP, began)
+            return self.answer(LXC_IP, began)
         finally:
             start.wait()
             subprocess.run([*enter, "/usr/bin/lxc-stop", *words, "-k"], check=True)
@@ -90,8 +89,7 @@ class RawContainers:
     def docker(self) -> float:
         """Seconds from starting docker to the guest's answer."""
         docker = ["docker", f"--host=unix://{self._engine}"]
-        self._metadata_read.clear()
-        began = time.monotonic()
+        began = self.begin()
         subprocess.run(
             [*docker, "run", "--detach", "--tty", "--name", NAME, IMAGE],
             check=True,
@@ -99,11 +97,17 @@ class RawContainers:
         )
         try:
             settings = json.loads(engine_says(self._engine, f"/containers/{NAME}/json"))["NetworkSettings"]
-            return self._answer(settings["IPAddress"], began)
+            return self.answer(settings["IPAddress"], began)
         finally:
             subprocess.run([*docker, "rm", "--force", NAME], check=True, stdout=subprocess.DEVNULL)
 
-    def _answer(self, ip: str, began: float) -> float:
+    def begin(self) -> float:
+        """Now; from here on the guest is expected."""
+        self._metadata_read.clear()
+        return time.monotonic()
+
+    def answer(self, ip: str, began: float) -> float:
+        """Seconds since it began until the guest's answer."""
         # Its port opens after it has read its metadata; trying earlier would lose packets, and time.
         if not self._metadata_read.wait(PATIENCE_S):
             raise RuntimeError("the raw guest does not ask for its metadata")

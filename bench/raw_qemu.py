@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,70 +50,44 @@ class Boot(Struct, frozen=True):
     accelerator: argv.Accelerator
 
 
-class RawQemu:
-    """Starts guests one after the other, and times them."""
+class RawGuest:
+    """A guest that is started by others than us: its clock, and what its questions are answered with."""
 
     def __init__(self, namespace: str, boot: Boot, directory: Path) -> None:
-        self._namespace = namespace
+        self.namespace = namespace
+        self.directory = directory
         self._boot = boot
-        self._directory = directory
         self._began = 0.0
         self._metadata_read = threading.Event()
         self.stages: list[dict[str, float]] = []
 
-    def create(self) -> float:
-        """Seconds from starting QEMU to the guest's answer."""
+    def begin(self) -> None:
+        """From now on it is timed."""
         self._metadata_read.clear()
         self.stages.append({})
-        qemu = namespaces.inside(self._namespace, self._start)
-        try:
-            self._wait(qemu)
-            self._note("port:80")
-            namespaces.inside(self._namespace, lambda: ask(GUEST_IP))
-            return time.monotonic() - self._began
-        finally:
-            qemu.kill()
-            qemu.wait()
+        self._began = time.monotonic()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        with (self._directory / "qemu.log").open("wb") as log:
-            command = self._argv()
-            self._began = time.monotonic()
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-    def _wait(self, qemu: subprocess.Popen[bytes]) -> None:
+    def answer(self, runs: Callable[[], bool]) -> float:
+        """Seconds since it began until the guest's answer, as long as it runs."""
         # Its port opens after it has read its metadata; trying earlier would lose packets, and time.
         while not self._metadata_read.wait(0.2):
-            self._check(qemu)
-        while not namespaces.inside(self._namespace, _answers):
-            self._check(qemu)
+            self._check(runs)
+        while not namespaces.inside(self.namespace, _answers):
+            self._check(runs)
             time.sleep(PAUSE_S)
+        self._note("port:80")
+        namespaces.inside(self.namespace, lambda: ask(GUEST_IP))
+        return time.monotonic() - self._began
 
-    def _check(self, qemu: subprocess.Popen[bytes]) -> None:
-        if qemu.poll() is not None or time.monotonic() - self._began > PATIENCE_S:
-            raise RuntimeError(f"the raw guest does not answer: {self._last_words()}")
+    def _check(self, runs: Callable[[], bool]) -> None:
+        if not runs() or time.monotonic() - self._began > PATIENCE_S:
+            raise RuntimeError(f"the raw guest does not answer: {self.last_words()}")
 
-    def _last_words(self) -> str:
-        return (self._directory / "qemu.log").read_text(errors="replace")[-500:]
+    def last_words(self) -> str:
+        """Why it may not answer."""
+        raise NotImplementedError
 
-    def _argv(self) -> list[str]:
-        """Board, CPU, memory, devices and kernel as ours; none of what confines or manages ours."""
-        machine = self._machine()
-        board = argv.board_of(machine)
-        nic = "virtio-net-device" if board == "microvm" else "virtio-net-pci,romfile="
-        return [
-            "qemu-system-x86_64", "-no-user-config", "-nodefaults", "-display", "none",
-            *argv.board_args(board),
-            *argv.cpu_args(machine, self._boot.accelerator),
-            "-m", f"size={machine.memory_mib}M",
-            "-kernel", str(machine.kernel), "-initrd", str(machine.initrd), "-append", machine.cmdline,
-            "-serial", f"file:{self._directory / 'console.log'}",
-            "-netdev", f"tap,id=net0,ifname={LINK},script=no,downscript=no,vhost=off",
-            "-device", f"{nic},netdev=net0,mac={machine.nic.mac},host_mtu={machine.nic.mtu}",
-            *argv.device_args(board),
-        ]  # fmt: skip
-
-    def _machine(self) -> Machine:
+    def machine(self) -> Machine:
         vm = self._boot.vm
         return Machine(
             ip=GUEST_IP,
@@ -126,7 +100,7 @@ class RawQemu:
             initrd=self._boot.initrd,
             cmdline=self._boot.cmdline,
             nic=Nic(LINK, "", mac_for(GUEST_IP), SUBNET.mtu),
-            directory=self._directory,
+            directory=self.directory,
             cgroup="",
             uid=0,
         )
@@ -151,15 +125,68 @@ class RawQemu:
         self.stages[-1].setdefault(stage, time.monotonic() - self._began)
 
 
+class RawQemu(RawGuest):
+    """Starts guests one after the other, and times them."""
+
+    def create(self) -> float:
+        """Seconds from starting QEMU to the guest's answer."""
+        qemu = namespaces.inside(self.namespace, self._start)
+        try:
+            return self.answer(lambda: qemu.poll() is None)
+        finally:
+            qemu.kill()
+            qemu.wait()
+
+    def last_words(self) -> str:
+        return (self.directory / "qemu.log").read_text(errors="replace")[-500:]
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with (self.directory / "qemu.log").open("wb") as log:
+            command = self._argv()
+            self.begin()
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def _argv(self) -> list[str]:
+        """Board, CPU, memory, devices and kernel as ours; none of what confines or manages ours."""
+        machine = self.machine()
+        board = argv.board_of(machine)
+        nic = "virtio-net-device" if board == "microvm" else "virtio-net-pci,romfile="
+        return [
+            "qemu-system-x86_64", "-no-user-config", "-nodefaults", "-display", "none",
+            *argv.board_args(board),
+            *argv.cpu_args(machine, self._boot.accelerator),
+            "-m", f"size={machine.memory_mib}M",
+            "-kernel", str(machine.kernel), "-initrd", str(machine.initrd), "-append", machine.cmdline,
+            "-serial", f"file:{self.directory / 'console.log'}",
+            "-netdev", f"tap,id=net0,ifname={LINK},script=no,downscript=no,vhost=off",
+            "-device", f"{nic},netdev=net0,mac={machine.nic.mac},host_mtu={machine.nic.mtu}",
+            *argv.device_args(board),
+        ]  # fmt: skip
+
+
 @contextmanager
 def raw_qemu(boot: Boot) -> Iterator[RawQemu]:
     """A place for raw guests, with somebody who answers DHCP and metadata."""
-    name = f"atoll-bench-raw-{os.getpid()}"
-    with tempfile.TemporaryDirectory(prefix="atoll-bench-raw-") as directory, _namespace(name):
-        raw = RawQemu(name, boot, Path(directory))
-        dhcp = DhcpServer(name, LINK, raw.lease, raw.acknowledged)
-        with answering(dhcp, MetadataServer(name, raw.guest, raw.was_read)):
+    with tap_place("raw") as (name, directory):
+        raw = RawQemu(name, boot, directory)
+        with answered(raw):
             yield raw
+
+
+@contextmanager
+def tap_place(kind: str) -> Iterator[tuple[str, Path]]:
+    """A namespace with a tap, and a directory."""
+    name = f"atoll-bench-{kind}-{os.getpid()}"
+    with tempfile.TemporaryDirectory(prefix=f"atoll-bench-{kind}-") as directory, _namespace(name):
+        yield name, Path(directory)
+
+
+@contextmanager
+def answered(raw: RawGuest) -> Iterator[None]:
+    """With somebody who answers the guest's DHCP and metadata, until the block ends."""
+    dhcp = DhcpServer(raw.namespace, LINK, raw.lease, raw.acknowledged)
+    with answering(dhcp, MetadataServer(raw.namespace, raw.guest, raw.was_read)):
+        yield
 
 
 @contextmanager
