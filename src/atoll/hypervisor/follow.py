@@ -17,7 +17,7 @@ from atoll.model.vm import VM, VmState
 PATIENCE_S = 2.0
 ATTEMPT_S = 0.25
 CONVERSE_S = 1.0
-FIRST_PAUSE_S = 0.004
+FIRST_PAUSE_S = 0.001
 LONGEST_PAUSE_S = 0.25
 
 Answers = Callable[[str, int], Awaitable[bool]]
