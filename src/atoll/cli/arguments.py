@@ -50,6 +50,19 @@ class Parser(argparse.ArgumentParser):
             *QUIET, action="store_true", default=argparse.SUPPRESS, help="no progress on standard error"
         )
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        options, unused = self.parse_known_args(args, namespace)
+        if unused:
+            # Known to the verb's own parser, which can say what there is instead.
+            options.parser.refuse(unused)
+        return options
+
+    def refuse(self, unused: Sequence[str]) -> NoReturn:
+        if unused[0].startswith("-"):
+            known = [option for option in self._option_string_actions if option.startswith("--")]
+            raise unknown(self._said_of_us("option"), unused[0].partition("=")[0], known)
+        self.error(f"unrecognized arguments: {' '.join(unused)}")
+
     def error(self, message: str) -> NoReturn:
         raise Malformed(self._said_of_us(message), hint=f"see: {self.prog} --help")
 
@@ -95,7 +108,7 @@ def add_verb(commands: Commands, name: str, run: Run, *, summary: str, example: 
         description=summary,
         epilog=f"example:\n  {example}\n\nglobal options: see atoll --help",
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     return parser
 
 

@@ -76,7 +76,10 @@ def test_global_options_may_stand_anywhere_and_the_last_counts(argv):
          "dog bark: --how 'loudly': there is none of that name", "did you mean loud?"),
         (["dog", "bark"],
          "dog bark: the following arguments are required: name", "see: atoll dog bark --help"),
-        (["dog", "bark", "rex", "--di", "/x"], "unrecognized arguments: --di /x", "see: atoll --help"),
+        (["dog", "bark", "rex", "--di", "/x"],
+         "dog bark: option '--di': there is none of that name", "did you mean --dir?"),
+        (["dog", "bark", "rex", "max"],
+         "dog bark: unrecognized arguments: max", "see: atoll dog bark --help"),
     ],
 )  # fmt: skip
 def test_usage_errors_read_like_other_errors(argv, brief, hint):
