@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-
-def _load(name: str, path: Path) -> Any:
-    # Test modules cannot import one another by name; the labs serve the host tests of drivers too.
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-labs = _load("machine_labs", Path(__file__).with_name("labs.py"))
-container_labs = _load("machine_container_labs", Path(__file__).with_name("container_labs.py"))
-engine = _load("private_engine", Path(__file__).parents[2] / "engine.py")
+import container_labs
+import machine_labs as labs
+import private_engine as engine
 
 
 @pytest.fixture(scope="session")

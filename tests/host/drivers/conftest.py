@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import container_labs
+import machine_labs as labs
+import private_engine as engine
 from atoll.model.vm import MachineType
-
-_TESTS = Path(__file__).parents[2]
-
-
-def _load(name: str, path: str) -> Any:
-    # Test modules cannot import one another by name.
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, _TESTS / path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-labs = _load("machine_labs", "contract/machine/labs.py")
-container_labs = _load("machine_container_labs", "contract/machine/container_labs.py")
-engine = _load("private_engine", "engine.py")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import private_engine as engine
 from atoll.plan.firewall import link_for
 from atoll.system import cgroups, processes
 from atoll.system.links import Links
@@ -24,19 +24,6 @@ if TYPE_CHECKING:
 
 KINDS = ("qemu", "lxc", "docker")
 SCRIPT = "#!/bin/sh\necho I am $(hostname)\nexit 7\n"
-
-
-def _load_engine() -> Any:
-    path = Path(__file__).parents[2] / "engine.py"
-    spec = importlib.util.spec_from_file_location("private_engine", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-engine = _load_engine()
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from atoll.model.node import Capacity
 from atoll.model.vm import VM, ConsoleKind, MachineType, RestartPolicy, Running, VmNic, VmState
 from atoll.model.volume import Volume, VolumeFormat
 from atoll.plan.addresses import Given
+from samples import a_vm
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 ANN, BOB, OPERATOR = Identity("ann"), Identity("bob"), Identity("oper")
@@ -41,25 +42,11 @@ GIVEN = (
 
 
 def vm(**changes: Any) -> VM:
-    known = VM(
-        ip="10.1.0.5",
-        mac=mac_for("10.1.0.5"),
-        name="web",
-        state=VmState.RUNNING,
-        driver="sim",
+    known = a_vm(
         image="tiny",
-        image_digest="00",
-        memory_mib=128,
-        milli_cpus=250,
-        vcpus=1,
-        machine_type=MachineType.AUTO,
-        subnet="lan",
-        owner_users=("ann",),
         owner_groups=("dev",),
         tags={"role": "web", "tier": "1"},
         created_at=NOW,
-        instance_id="i",
-        ready={},
         volumes=(Volume(VolumeFormat.MEMORY, 0),),
     )
     return structs.replace(known, **changes)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from datetime import UTC, datetime
 
 import pytest
 from msgspec import structs
@@ -12,29 +11,11 @@ from atoll.errors import Conflict, NotFound, TimedOut
 from atoll.hypervisor import follow
 from atoll.hypervisor.follow import Follower
 from atoll.hypervisor.readiness import Board
-from atoll.model.vm import VM, MachineType, VmState
+from atoll.model.vm import VM, VmState
+from samples import a_vm
 
 IP = "10.1.0.5"
-RUNNING = VM(
-    ip=IP,
-    mac="52:54:0a:01:00:05",
-    name="web",
-    state=VmState.RUNNING,
-    driver="sim",
-    image="appliance",
-    image_digest="00",
-    memory_mib=128,
-    milli_cpus=250,
-    vcpus=1,
-    machine_type=MachineType.AUTO,
-    subnet="lan",
-    owner_users=("ann",),
-    owner_groups=(),
-    tags={},
-    created_at=datetime(2024, 1, 1, tzinfo=UTC),
-    instance_id="i",
-    ready={},
-)
+RUNNING = a_vm()
 
 
 class Node:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,32 +11,20 @@ from atoll.hypervisor.inventory import Inventory
 from atoll.hypervisor.records import Record, Records
 from atoll.model.event import EventKind
 from atoll.model.network import mac_for
-from atoll.model.vm import VM, MachineType, VmNic, VmState
+from atoll.model.vm import VM, VmNic, VmState
 from atoll.plan.recovery import Want
+from samples import a_vm
 
 IP = "10.1.0.5"
 
 
 def vm(instance_id: str = "i-1", name: str = "web", ip: str = IP) -> VM:
-    return VM(
+    return a_vm(
         ip=ip,
-        mac=mac_for(ip),
         name=name,
         state=VmState.STARTING,
-        driver="sim",
         image="tiny",
-        image_digest="00",
-        memory_mib=128,
-        milli_cpus=250,
-        vcpus=1,
-        machine_type=MachineType.AUTO,
-        subnet="lan",
-        owner_users=("ann",),
-        owner_groups=(),
-        tags={},
-        created_at=datetime(2024, 1, 1, tzinfo=UTC),
         instance_id=instance_id,
-        ready={},
         request_id=f"r-{instance_id}",
     )
 

@@ -1,34 +1,20 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from atoll.api.hypervisor import Writer
 from atoll.errors import Denied
 from atoll.hypervisor.keyboard import Keyboard, Seat, check_taker
 from atoll.model.identity import Identity
-from atoll.model.vm import VM, MachineType, VmState
+from samples import a_vm
 
-WEB = VM(
-    ip="10.1.0.5",
+WEB = a_vm(
     mac="02:00:00:00:00:05",
-    name="web",
-    state=VmState.RUNNING,
-    driver="sim",
     image="tiny",
     image_digest="d",
     memory_mib=64,
-    milli_cpus=250,
-    vcpus=1,
-    machine_type=MachineType.AUTO,
-    subnet="lan",
-    owner_users=("ann",),
     owner_groups=("web-team",),
-    tags={},
-    created_at=datetime(2024, 1, 1, tzinfo=UTC),
     instance_id="i-1",
-    ready={},
 )
 
 

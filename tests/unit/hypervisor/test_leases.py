@@ -9,32 +9,14 @@ from msgspec import structs
 from atoll.hypervisor.leases import Leases
 from atoll.model.lease import Boot, Holder, Lease, LeaseState, Reservation
 from atoll.model.network import METADATA_IP, Subnet
-from atoll.model.vm import VM, MachineType, VmNic, VmState
+from atoll.model.vm import MachineType, VmNic
 from atoll.plan.addresses import Given
+from samples import a_vm
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LAN = Subnet("lan", "10.1.0.0/24", "10.1.0.1")
 RACK = Reservation("10.1.0.9", "52:54:00:00:00:09", "rack1", "lan", Boot(image="tiny"))
-WEB = VM(
-    ip="10.1.0.5",
-    mac="52:54:0a:01:00:05",
-    name="web",
-    state=VmState.RUNNING,
-    driver="qemu",
-    image="appliance",
-    image_digest="",
-    memory_mib=128,
-    milli_cpus=250,
-    vcpus=1,
-    machine_type=MachineType.Q35,
-    subnet="lan",
-    owner_users=(),
-    owner_groups=(),
-    tags={},
-    created_at=NOON,
-    instance_id="i",
-    ready={},
-)
+WEB = a_vm(driver="qemu", image_digest="", machine_type=MachineType.Q35, owner_users=(), created_at=NOON)
 
 
 class Node:

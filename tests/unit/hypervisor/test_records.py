@@ -12,33 +12,21 @@ from msgspec import structs
 from atoll.errors import HostFailure
 from atoll.hypervisor.records import Record, Records
 from atoll.model.network import Address, Subnet, mac_for
-from atoll.model.vm import VM, MachineType, VmNic, VmState
+from atoll.model.vm import VmNic, VmState
 from atoll.model.volume import Volume, VolumeFormat
 from atoll.plan.addresses import Given
 from atoll.plan.recovery import Want
+from samples import a_vm
 
 IP = "10.1.0.5"
 
 
 def record(ip: str = IP) -> Record:
-    vm = VM(
+    vm = a_vm(
         ip=ip,
-        mac=mac_for(ip),
-        name="web",
-        state=VmState.RUNNING,
-        driver="sim",
-        image="appliance",
-        image_digest="00",
-        memory_mib=128,
-        milli_cpus=250,
-        vcpus=1,
-        machine_type=MachineType.AUTO,
-        subnet="lan",
-        owner_users=("ann",),
         owner_groups=("dev",),
         tags={"role": "Zoë"},
         created_at=datetime(2024, 1, 1, 1, 2, 3, 456789, tzinfo=UTC),
-        instance_id="i",
         ready={"dhcp": 0.25},
         volumes=(Volume(VolumeFormat.MEMORY, 0),),
     )

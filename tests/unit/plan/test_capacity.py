@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +10,7 @@ from atoll.model.node import Capacity, Overcommit
 from atoll.model.vm import VM, ConsoleKind, MachineType, Running, VmState
 from atoll.model.volume import Volume, VolumeFormat, VolumeType
 from atoll.plan.capacity import check_fits, check_grows, demand, free, promised
+from samples import a_vm
 
 AMOUNTS = st.integers(0, 1 << 20)
 CAPACITIES = st.builds(Capacity, AMOUNTS, AMOUNTS, AMOUNTS)
@@ -20,25 +19,10 @@ CAPACITIES = st.builds(Capacity, AMOUNTS, AMOUNTS, AMOUNTS)
 def vm(
     milli_cpus: int = 250, memory_mib: int = 128, disk_mib: int = 0, state: VmState = VmState.RUNNING
 ) -> VM:
-    return VM(
-        ip="10.1.0.5",
-        mac="52:54:0a:01:00:05",
-        name="web",
+    return a_vm(
         state=state,
-        driver="sim",
-        image="appliance",
-        image_digest="00",
         memory_mib=memory_mib,
         milli_cpus=milli_cpus,
-        vcpus=1,
-        machine_type=MachineType.AUTO,
-        subnet="lan",
-        owner_users=("ann",),
-        owner_groups=(),
-        tags={},
-        created_at=datetime(2024, 1, 1, tzinfo=UTC),
-        instance_id="i",
-        ready={},
         volumes=(Volume(VolumeFormat.RAW, disk_mib),),
     )
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 from msgspec.structs import replace
 
@@ -9,27 +7,15 @@ from atoll.model.image import DirectBoot, Image
 from atoll.model.vm import VM, ConsoleKind, MachineType, VmNic, VmState
 from atoll.model.volume import Volume, VolumeFormat
 from atoll.plan.templates import Kept, can_fork, has_room, key_of, spec_of, to_drop, to_load, to_unload
+from samples import a_vm
 
 IMAGE = Image("appliance", ("qemu",), DirectBoot("kernel", "initrd"), digest="d1", forkable=True)
-VM1 = VM(
-    ip="10.1.0.5",
+VM1 = a_vm(
     mac="02:00:0a:01:00:05",
-    name="web",
     state=VmState.STARTING,
     driver="qemu",
-    image="appliance",
     image_digest="d1",
-    memory_mib=128,
-    milli_cpus=250,
-    vcpus=1,
-    machine_type=MachineType.AUTO,
-    subnet="lan",
-    owner_users=("ann",),
-    owner_groups=(),
-    tags={},
-    created_at=datetime(2024, 1, 1, tzinfo=UTC),
     instance_id="i-1",
-    ready={},
     volumes=(Volume(VolumeFormat.MEMORY, 0),),
 )
 BASIS = {"qemu": "7.2", "kernel": "6.18"}

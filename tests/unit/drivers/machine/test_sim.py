@@ -7,25 +7,15 @@ import pytest
 from atoll.drivers.machine.base import Disk, Exit, Machine, Nic
 from atoll.drivers.machine.sim import STEPS, SimDriver, SimFaults
 from atoll.errors import HostFailure
-from atoll.model.vm import MachineType
+from samples import a_machine
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    return Machine(
-        ip="10.1.0.5",
-        name="web",
-        instance_id="i-1",
-        machine_type=MachineType.AUTO,
-        memory_mib=128,
-        vcpus=1,
-        kernel=Path("/none"),
-        initrd=Path("/none"),
-        cmdline="",
+    return a_machine(
         nic=Nic(link="vm5", bridge="br0", mac="02:00:0a:01:00:05", mtu=1500),
         directory=tmp_path,
         cgroup="none",
-        uid=60005,
         screen=True,
     )
 

@@ -21,20 +21,24 @@ from atoll.identity.roles import (
     RoleCredentials,
 )
 from atoll.model.network import Subnet
-from atoll.model.vm import VM, MachineType, VmNic, VmState
+from atoll.model.vm import MachineType, VmNic
+from samples import a_vm
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 SUBNET = Subnet(
     id="blue", cidr="10.1.0.0/24", gateway="10.1.0.1", domain="atoll.test", dns=("10.1.0.2",), mtu=1400
 )
 KEYS = ("ssh-ed25519 AAAA ann at=home", "ssh-rsa BBBB")
-WEB = VM(
-    ip="10.1.0.5", mac="52:54:0a:01:00:05", name="web", state=VmState.RUNNING, driver="qemu",
-    image="appliance", image_digest="ab", memory_mib=128, milli_cpus=250, vcpus=1,
-    machine_type=MachineType.Q35, subnet="blue",
-    owner_users=("ann",), owner_groups=(), tags={"tier": "front", "a/b": "c"}, created_at=NOW,
-    instance_id="c371c012-3cdd-47b4-a175-4ad39c57c64a", ready={}, ssh_keys=KEYS,
-)  # fmt: skip
+WEB = a_vm(
+    driver="qemu",
+    image_digest="ab",
+    machine_type=MachineType.Q35,
+    subnet="blue",
+    tags={"tier": "front", "a/b": "c"},
+    created_at=NOW,
+    instance_id="c371c012-3cdd-47b4-a175-4ad39c57c64a",
+    ssh_keys=KEYS,
+)
 GUEST = Guest(WEB, b"#cloud-config\n", SUBNET, place=Place("eu-1"))
 
 

@@ -21,25 +21,17 @@ from atoll.identity.roles import (
     RoleCredentials,
 )
 from atoll.model.network import Subnet
-from atoll.model.vm import VM, MachineType, VmState
+from atoll.model.vm import MachineType
 from atoll.model.volume import Volume, VolumeFormat
+from samples import a_vm
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 DATA = b"#!/bin/sh\n\x00\xff"
-VM_5 = VM(
-    ip="10.1.0.5",
-    mac="52:54:0a:01:00:05",
-    name="web",
-    state=VmState.RUNNING,
+VM_5 = a_vm(
     driver="qemu",
-    image="appliance",
     image_digest="sha256:ab",
-    memory_mib=128,
-    milli_cpus=250,
-    vcpus=1,
     machine_type=MachineType.Q35,
     subnet="blue",
-    owner_users=("ann",),
     owner_groups=("web",),
     tags={"role": "front"},
     created_at=NOW,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from atoll.drivers.machine.base import Machine, Nic
+from atoll.drivers.machine.base import Nic
 from atoll.drivers.machine.docker import config
-from atoll.model.vm import MachineType
+from samples import a_machine
 
 NIC = Nic(
     link="at-0a010005",
@@ -23,23 +22,7 @@ NIC = Nic(
     dns=("10.1.0.2",),
     domain="example.org",
 )
-MACHINE = Machine(
-    ip="10.1.0.5",
-    name="web",
-    instance_id="i-1",
-    machine_type=MachineType.AUTO,
-    memory_mib=128,
-    vcpus=1,
-    kernel=Path("/none"),
-    initrd=Path("/none"),
-    cmdline="",
-    nic=NIC,
-    directory=Path("/state/vms/10.1.0.5"),
-    cgroup="atoll/3fa2b1/10.1.0.5",
-    uid=0,
-    image_digest="ab" * 32,
-    milli_cpus=250,
-)
+MACHINE = a_machine(nic=NIC, uid=0, image_digest="ab" * 32, milli_cpus=250)
 
 
 def limits(cgroup_driver: str = "cgroupfs") -> dict[str, Any]:

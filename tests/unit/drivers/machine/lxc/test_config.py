@@ -11,23 +11,11 @@ from msgspec import structs
 
 from atoll.drivers.machine.base import Machine, Nic
 from atoll.drivers.machine.lxc import config
-from atoll.model.vm import MachineType
+from samples import a_machine
 
 TOOLS = config.Tools(ip=Path("/sbin/ip"), nsenter=Path("/usr/bin/nsenter"))
-MACHINE = Machine(
-    ip="10.1.0.5",
-    name="web",
-    instance_id="i-1",
-    machine_type=MachineType.AUTO,
-    memory_mib=128,
-    vcpus=1,
-    kernel=Path("/none"),
-    initrd=Path("/none"),
-    cmdline="",
-    nic=Nic(link="at-0a010005", bridge="br-default", mac="52:54:0a:01:00:05", mtu=1400),
-    directory=Path("/state/vms/10.1.0.5"),
-    cgroup="atoll/3fa2b1/10.1.0.5",
-    uid=0,
+MACHINE = a_machine(
+    nic=Nic(link="at-0a010005", bridge="br-default", mac="52:54:0a:01:00:05", mtu=1400), uid=0
 )
 
 

@@ -17,22 +17,16 @@ from atoll.drivers.machine.qemu.argv import (
     translated_mib,
 )
 from atoll.model.vm import MachineType
+from samples import a_machine
 
 FILES = Files(kernel=10, initrd=11, taps=(12,), monitor=13, log=15)
-MACHINE = Machine(
-    ip="10.1.0.5",
-    name="web",
+MACHINE = a_machine(
     instance_id="4a1f4d0c-6d0e-4f3c-9a55-1f1f5d7e2b10",
-    machine_type=MachineType.AUTO,
-    memory_mib=128,
-    vcpus=1,
     kernel=Path("/images/kernel"),
     initrd=Path("/images/initrd"),
     cmdline="console=ttyS0 quiet",
     nic=Nic(link="vm5", bridge="br0", mac="02:00:0a:01:00:05", mtu=1400),
-    directory=Path("/state/vms/10.1.0.5"),
     cgroup="atoll/10.1.0.5",
-    uid=60005,
 )
 
 Q35 = """\

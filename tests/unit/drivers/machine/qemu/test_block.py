@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from atoll.drivers.machine.base import Disk, Machine, Nic
+from atoll.drivers.machine.base import Disk, Nic
 from atoll.drivers.machine.qemu.block import (
     SPARE_PORTS,
     block_device,
@@ -17,23 +17,14 @@ from atoll.drivers.machine.qemu.block import (
     sets_of,
 )
 from atoll.model.vm import MachineType
+from samples import a_machine
 
 DATA = Disk("data", 64, "qcow2", Path("/volumes/10.1.0.5/data.qcow2"))
 SCRATCH = Disk("my-scratch", 8)
-MACHINE = Machine(
-    ip="10.1.0.5",
-    name="web",
-    instance_id="i-1",
-    machine_type=MachineType.AUTO,
-    memory_mib=128,
-    vcpus=1,
-    kernel=Path("/none"),
-    initrd=Path("/none"),
-    cmdline="",
+MACHINE = a_machine(
     nic=Nic(link="vm5", bridge="br0", mac="02:00:0a:01:00:05", mtu=1500),
     directory=Path("/state"),
     cgroup="none",
-    uid=60005,
     disks=(DATA, SCRATCH),
 )
 

@@ -6,18 +6,11 @@ from msgspec import structs
 
 from atoll.drivers.machine.base import Machine, Nic
 from atoll.drivers.machine.qemu.argv import Files, display_args, qemu_argv
-from atoll.model.vm import MachineType
+from samples import a_machine
 
-SERIAL = Machine(
-    ip="10.1.0.5",
-    name="web",
-    instance_id="i-1",
-    machine_type=MachineType.AUTO,
-    memory_mib=128,
-    vcpus=1,
+SERIAL = a_machine(
     kernel=Path("/k"),
     initrd=Path("/i"),
-    cmdline="",
     nic=Nic("at-5", "br0", "02:00:00:00:00:05", 1500),
     directory=Path("/vms/10.1.0.5"),
     cgroup="atoll/10.1.0.5",

@@ -10,6 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+
+from atoll.drivers.machine.base import Machine, MachineDriver
+from atoll.drivers.machine.docker.config import container_name
+from atoll.drivers.machine.docker.driver import DockerDriver
+from atoll.drivers.machine.lxc import record
+from atoll.drivers.machine.lxc.config import container_group
+from atoll.drivers.machine.lxc.driver import LxcDriver
+from atoll.images import cpio, tar
+from atoll.system import cgroups, namespaces, processes
+from atoll.system.links import Links
 from machine_labs import (
     BRIDGE,
     OTHER_BRIDGE,
@@ -22,16 +32,6 @@ from machine_labs import (
     machine_of,
     until,
 )
-
-from atoll.drivers.machine.base import Machine, MachineDriver
-from atoll.drivers.machine.docker.config import container_name
-from atoll.drivers.machine.docker.driver import DockerDriver
-from atoll.drivers.machine.lxc import record
-from atoll.drivers.machine.lxc.config import container_group
-from atoll.drivers.machine.lxc.driver import LxcDriver
-from atoll.images import cpio, tar
-from atoll.system import cgroups, namespaces, processes
-from atoll.system.links import Links
 
 Ask = Callable[[Path, str], bytes]
 
