@@ -91,9 +91,9 @@ async def _take(service: Hypervisor, action: Step, vm: VM, seen: Seen | None) ->
         case Step.FINISH_STOP | Step.NOTE_STOPPED:
             await service.finish_stop(vm)
         case Step.NOTE_EXIT:
-            await service.note_exit(vm, (seen.exit if seen else None) or Exit.CRASHED)
+            await service.exits.found(vm, (seen.exit if seen else None) or Exit.CRASHED)
         case Step.NOTE_CRASH:
-            await service.note_exit(vm, Exit.CRASHED)
+            await service.exits.found(vm, Exit.CRASHED)
         case Step.ADOPT:
             await service.adopt(vm, seen.lost if seen else ())
         case Step.RELAUNCH:

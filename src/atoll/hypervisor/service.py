@@ -25,6 +25,7 @@ from atoll.hypervisor.changes import Changes
 from atoll.hypervisor.creation import Room, new_instance_id, plan_vm
 from atoll.hypervisor.dhcp.answer import Lease
 from atoll.hypervisor.events import Events
+from atoll.hypervisor.exits import Exits
 from atoll.hypervisor.follow import Answers, Follower, answers
 from atoll.hypervisor.holdings import Holdings
 from atoll.hypervisor.hotpool import HotPool, Member, Pooling, PoolPlace
@@ -45,7 +46,7 @@ from atoll.images.store import ImageStore
 from atoll.model.event import EventKind
 from atoll.model.identity import Identity
 from atoll.model.image import Image
-from atoll.model.lifecycle import Action, Happening, after, begin, check_not_protected
+from atoll.model.lifecycle import Action, begin, check_not_protected
 from atoll.model.network import Subnet
 from atoll.model.node import Capacity, DriverInfo, Node, Overcommit
 from atoll.model.vm import VM, Came, VmNic, VmState
@@ -64,9 +65,6 @@ THROTTLE_AFTER_S = 30.0
 THROTTLE_GRACE_S = 1.0
 """Its first answers are a part of its start."""
 KEEP_READY_AFTER_S = 1.0
-NOTE_AGAIN_S = 0.5
-LONGEST_NOTE_AGAIN_S = 30.0
-_UP = frozenset({VmState.STARTING, VmState.RUNNING})
 
 
 class NodeFacts(Struct, frozen=True):
@@ -121,7 +119,6 @@ class Hypervisor:
         self._board = board
         self._vms = Inventory(facts.name, records, vms, self._changed)
         self.holdings = Holdings(facts.name, records, network, self._vms, self._node_changed)
-        self._exits: dict[str, asyncio.Future[Exit]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._follower = Follower(board, self._vms.current, clock.monotonic, answers)
         self.pool = HotPool(
@@ -140,6 +137,7 @@ class Hypervisor:
         self._stores = stores or Stores({})
         self._auditor = Auditor(audit, self._vms.find) if audit is not None else None
         self._rules = Rules(self._vms, facts.backoff, self._launch, self.finish_destroy, self._note_own)
+        self.exits = Exits(self._vms, machines, self._rules, self._spawn)
         self._policies = Policies(self._vms.records, lambda: self.holdings.drained, self._rules.do, clock.now)
         self.lost_links = LostLinks(self._vms, LinkPlace(machines.seen, self._spawn, self._note_own))
         self.acknowledgements = Acknowledgements(self._vms, facts.acknowledge_within_s)
@@ -376,20 +374,18 @@ class Hypervisor:
 
     async def _power_down(self, vm: VM, grace_s: float) -> bool:
         """Whether the guest went by itself in time."""
-        gone = self._exits[vm.ip] = asyncio.get_running_loop().create_future()
-        try:
-            # The asking counts: a machine that hangs does not even take it.
-            async with asyncio.timeout(grace_s):
-                await self._machines.driver(vm.driver).power_down(self._machines.machine(vm))
-                await gone
-            return True
-        except Conflict:
-            return True  # it had gone before it could be asked
-        except (TimeoutError, AtollError) as error:
-            log.info("VM %s did not power down: %s", vm.ip, error)
-            return False
-        finally:
-            del self._exits[vm.ip]
+        with self.exits.awaited(vm) as end:
+            try:
+                # The asking counts: a machine that hangs does not even take it.
+                async with asyncio.timeout(grace_s):
+                    await self._machines.driver(vm.driver).power_down(self._machines.machine(vm))
+                    await end
+            except Conflict:
+                pass  # it had gone before it could be asked
+            except (TimeoutError, AtollError) as error:
+                log.info("VM %s did not power down: %s", vm.ip, error)
+                return False
+        return True
 
     async def reboot(self, reference: str, wait: Wait) -> AsyncIterator[Progress | Done[VM]]:
         """Shut the guest down and start it again."""
@@ -465,26 +461,6 @@ class Hypervisor:
         pools = self.holdings.given.addresses.values()
         await self._network.sweep(self.held(), {one.ip: one.mac for pool in pools for one in pool})
 
-    async def note_down(self, vm: VM, exit_: Exit) -> None:
-        """It went down by itself. Its own rules say what becomes of it."""
-        powered_off = exit_ is Exit.POWERED_OFF
-        verdict = self._rules.verdict(vm, powered_off)
-        if verdict.destroy:
-            await self._rules.destroy_on_power_down(vm)
-            return
-        happening = Happening.POWERED_OFF if powered_off else Happening.DIED
-        why = "the guest powered off" if powered_off else "the machine ended unexpectedly"
-        self._vms.update(
-            vm,
-            state=after(VmState.RUNNING, happening),
-            want=Want.STOPPED if powered_off and verdict.restart_at is None else Want.RUNNING,
-            reason=f"{why}; {verdict.note}" if verdict.note else why,
-            restart_at=verdict.restart_at,
-        )
-        steps.step("exit.noted")
-        await self._machines.halt(vm)
-        steps.step("exit.halted")
-
     def _note_own(self, method: str, vm: VM, error: AtollError | None = None) -> None:
         if self._auditor is not None:
             self._auditor.own(method, vm, error)
@@ -497,43 +473,8 @@ class Hypervisor:
 
     def on_exit(self, ip: str, exit_: Exit) -> None:
         """Called by a driver when a machine stopped running."""
-        if self.pool.on_exit(ip):
-            return
-        waiting, vm = self._exits.get(ip), self.find_by_ip(ip)
-        if waiting is not None:
-            if not waiting.done():
-                waiting.set_result(exit_)
-        elif vm is not None:
-            self._spawn(self._after_exit(vm, exit_))
-
-    async def note_exit(self, vm: VM, exit_: Exit) -> None:
-        """It went down while there was no agent. What cannot be noted now is noted later."""
-        try:
-            await self.note_down(vm, exit_)
-        except (AtollError, OSError):
-            self._spawn(self._after_exit(vm, exit_))
-            raise
-
-    async def _after_exit(self, vm: VM, exit_: Exit) -> None:
-        """Until it is noted, also on a disk that was full: what is down is not shown as running for ever."""
-        pause_s = NOTE_AGAIN_S
-        while not await self._noted_exit(vm, exit_):
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_NOTE_AGAIN_S)
-
-    async def _noted_exit(self, vm: VM, exit_: Exit) -> bool:
-        async with self._vms.lock(vm):
-            if not self._vms.holds(vm) or self._vms.current(vm).state not in _UP:
-                return True
-            try:
-                seen = await self._machines.seen(vm)
-                # Old news if it was started again before it was our turn.
-                if seen is None or seen.exit is not None:
-                    await self.note_down(vm, exit_)
-            except (AtollError, OSError) as error:
-                log.error("VM %s %s ended; noting it: %s", vm.ip, vm.name, error)
-                return False
-        return True
+        if not self.pool.on_exit(ip):
+            self.exits.told(ip, exit_)
 
     def begin(self) -> None:
         """All VMs are found: from now on their own rules are kept."""

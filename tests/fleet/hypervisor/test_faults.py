@@ -222,7 +222,7 @@ async def test_vms_that_cannot_be_plugged_together_are_plugged_one_by_one(ann, n
 async def test_an_exit_that_cannot_be_noted_on_a_full_disk_is_noted_later(
     ann, node, until, monkeypatch, away: bool
 ):
-    monkeypatch.setattr("atoll.hypervisor.service.NOTE_AGAIN_S", 0.01)
+    monkeypatch.setattr("atoll.hypervisor.exits.NOTE_AGAIN_S", 0.01)
     vm = await ann.create("web")
     write, failures = files.write_durably, 0
 
