@@ -26,7 +26,7 @@ def settings(node: Any, pki: Any) -> dict[str, Any]:
         "tls-verify": str(pki.authority.cert_path),
         "request-cert": str(cert),
         "request-cert-key": str(key),
-        "request-timeout": 10,
+        "request-timeout": 60,
         "seed": SEED,
         "continue-on-failure": True,
         "generation": {"max-examples": EXAMPLES, "database": "none"},
