@@ -76,11 +76,12 @@ def test_a_process_cannot_use_more_memory_than_its_group_has() -> None:
 
 def test_a_group_knows_its_members_and_what_they_use() -> None:
     cgroups.ensure(GROUP, Limits(memory_mib=64, pids=20))
-    with start_inside("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo done; sleep 60") as process:
+    with start_inside(
+        "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo done; exec sleep 60"
+    ) as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == [b"in\n", b"done\n"]
-        assert process.pid in cgroups.members(GROUP)
-        assert cgroups.members(TOP) == cgroups.members(GROUP)
+        assert cgroups.members(TOP) == cgroups.members(GROUP) == (process.pid,)
         used = cgroups.usage(GROUP)
         assert 0.01 < used.cpu_s < 20
         assert 0 <= used.memory_mib < 64
