@@ -138,7 +138,9 @@ def findings(
         f"image {vm.image} {vm.image_digest[:12]}, {vm.memory_mib} MiB, {vm.vcpus} CPU, "
         f"{boot.accelerator}; raw QEMU has the same board, CPU, devices, kernel and initrd."
     )
-    return Findings(figures, (stage_table(stages),), (setting, *NOTES, about_libvirt))
+    return Findings(
+        figures, (stage_table(stages, "; ours from the `ready` of the VM"),), (setting, *NOTES, about_libvirt)
+    )
 
 
 def _target(ours: Series, limit: Series) -> Target:
@@ -153,7 +155,7 @@ NOTES = (
 )
 
 
-def stage_table(stages: Mapping[str, Sequence[Stages]]) -> Table:
+def stage_table(stages: Mapping[str, Sequence[Stages]], whose: str) -> Table:
     """Where the time goes: the median of each stage, and how long it took after the one before."""
     columns = stages.values()
     rows = []
@@ -166,7 +168,7 @@ def stage_table(stages: Mapping[str, Sequence[Stages]]) -> Table:
         ]
         previous = [before if at is None else at for at, before in zip(reached, previous, strict=True)]
         rows.append((stage, *cells))
-    title = "Seconds to each stage, median (and since the stage before); ours from the `ready` of the VM"
+    title = f"Seconds to each stage, median (and since the stage before){whose}"
     return Table(title, ("stage", *stages), tuple(rows))
 
 

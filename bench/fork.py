@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import mean, median
 
-from cold_create import STAGES, Ours, Stages, create, find_boot, stage_median
+from cold_create import Ours, Stages, create, find_boot, stage_table
 from measuring import Figure, Findings, Series, Table, alternate, at_most, say
 from own_cloud import OwnCloud, ask, own_cloud
 from raw_qemu import RawQemu, raw_qemu
@@ -158,7 +158,9 @@ def findings(taken: Mapping[str, Series], ways: Mapping[str, Way], raw: RawQemu,
         Figure(pool.name, "s", pool, limit, at_most("under 0.08 s", pool.median, POOL_S)),
         Figure("pool, by the command", "s", taken["pool, by the command"], limit),
     )
-    return Findings(figures, (stage_table(ways, raw), burst), NOTES)
+    stages: dict[str, Sequence[Stages]] = {"raw QEMU": raw.stages}
+    stages |= {name: way.stages["client"] for name, way in ways.items()}
+    return Findings(figures, (stage_table(stages, ", by the client"), burst), NOTES)
 
 
 NOTES = (
@@ -168,20 +170,3 @@ NOTES = (
     "runs already and has been through its start once.",
     "Memory is the proportional share of a machine's process (Pss), its copies of guest memory and QEMU's own.",
 )
-
-
-def stage_table(ways: Mapping[str, Way], raw: RawQemu) -> Table:
-    """Where the time goes: the median of each stage, and how long it took after the one before."""
-    columns: list[Sequence[Stages]] = [raw.stages, *(way.stages["client"] for way in ways.values())]
-    rows = []
-    previous = [0.0 for _ in columns]
-    for stage in STAGES:
-        reached = [stage_median(column, stage) for column in columns]
-        cells = [
-            "-" if at is None else f"{at:.3f} (+{at - before:.3f})"
-            for at, before in zip(reached, previous, strict=True)
-        ]
-        previous = [before if at is None else at for at, before in zip(reached, previous, strict=True)]
-        rows.append((stage, *cells))
-    title = "Seconds to each stage, median (and since the stage before), by the client"
-    return Table(title, ("stage", "raw QEMU", *ways), tuple(rows))

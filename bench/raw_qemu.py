@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,7 +51,7 @@ class Boot(Struct, frozen=True):
     accelerator: argv.Accelerator
 
 
-class RawGuest:
+class RawGuest(ABC):
     """A guest that is started by others than us: its clock, and what its questions are answered with."""
 
     def __init__(self, namespace: str, boot: Boot, directory: Path) -> None:
@@ -83,9 +84,9 @@ class RawGuest:
         if not runs() or time.monotonic() - self._began > PATIENCE_S:
             raise RuntimeError(f"the raw guest does not answer: {self.last_words()}")
 
+    @abstractmethod
     def last_words(self) -> str:
         """Why it may not answer."""
-        raise NotImplementedError
 
     def machine(self) -> Machine:
         vm = self._boot.vm
