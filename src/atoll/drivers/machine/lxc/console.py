@@ -8,13 +8,12 @@ Effects: reads console.log, writes to a terminal.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-_PAUSE_S = 0.01
-_READ_SIZE = 65536
+from atoll.drivers.machine.console_log import ConsoleLog
+
 # A terminal that says that it takes something takes at least so much.
 _WRITE_SIZE = 256
 
@@ -24,32 +23,17 @@ class LogConsole:
 
     def __init__(self, log: Path, terminal: Callable[[], int]) -> None:
         self._terminal = terminal
-        self._over = asyncio.Event()
-        self._log = os.open(log, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        self._at = os.lseek(self._log, 0, os.SEEK_END)
+        self._log = ConsoleLog(log)
+        self.read = self._log.read
+        self.end = self._log.end
 
     @property
     def closed(self) -> bool:
-        return self._log < 0
-
-    def end(self) -> None:
-        self._over.set()
-
-    async def read(self) -> bytes:
-        while not self.closed:
-            over = self._over.is_set()
-            if data := self._written():
-                return data
-            if over:
-                break
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PAUSE_S):
-                    await self._over.wait()
-        return b""
+        return self._log.closed
 
     async def write(self, data: bytes) -> None:
-        if self.closed or self._over.is_set():
-            raise ConnectionResetError("the console is closed")
+        self._log.check_open()
+        self._log.stir()
         try:
             terminal = self._terminal()
         except OSError as error:
@@ -64,17 +48,7 @@ class LogConsole:
             os.close(terminal)
 
     async def close(self) -> None:
-        self.end()
-        if not self.closed:
-            os.close(self._log)
-            self._log = -1
-
-    def _written(self) -> bytes:
-        # A log that was cut short begins again where it ends now.
-        self._at = min(self._at, os.fstat(self._log).st_size)
-        data = os.pread(self._log, _READ_SIZE, self._at)
-        self._at += len(data)
-        return data
+        self._log.close()
 
 
 async def _writable(descriptor: int) -> None:

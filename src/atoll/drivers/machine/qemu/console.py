@@ -9,18 +9,12 @@ Effects: reads console.log, writes to a pipe, talks to a monitor.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from pathlib import Path
 
+from atoll.drivers.machine.console_log import ConsoleLog
 from atoll.drivers.machine.qemu.argv import CONSOLE, LOG_SET
 from atoll.drivers.machine.qemu.monitor import Monitor
-from atoll.system import clock
-
-_READ_SIZE = 65536
-_BUSY_S = 1.0
-_QUICK_S = 0.005
-_SLOW_S = 0.05
 
 
 async def open_line(monitor: Monitor) -> int:
@@ -45,55 +39,34 @@ class LogConsole:
 
     def __init__(self, log: Path, line: int) -> None:
         self._line = line
-        self._over = asyncio.Event()
-        self._log = os.open(log, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        self._at = os.lseek(self._log, 0, os.SEEK_END)
-        self._busy_at = clock.monotonic()
+        self._log = ConsoleLog(log)
+        self.read = self._log.read
+        self.end = self._log.end
 
     @property
     def closed(self) -> bool:
-        return self._log < 0
-
-    def end(self) -> None:
-        self._over.set()
-
-    async def read(self) -> bytes:
-        while not self.closed:
-            over = self._over.is_set()
-            if data := self._written():
-                self._busy_at = clock.monotonic()
-                return data
-            if over:
-                break
-            busy = clock.monotonic() - self._busy_at < _BUSY_S
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_QUICK_S if busy else _SLOW_S):
-                    await self._over.wait()
-        return b""
+        return self._log.closed
 
     async def write(self, data: bytes) -> None:
         while data:
-            if self.closed or self._over.is_set():
-                raise ConnectionResetError("the console is closed")
-            self._busy_at = clock.monotonic()
+            self._log.check_open()
+            self._log.stir()
             try:
                 data = data[os.write(self._line, data) :]
             except BlockingIOError:
                 await self._writable()
 
     async def close(self) -> None:
-        self.end()
         if not self.closed:
             asyncio.get_running_loop().remove_writer(self._line)
-            os.close(self._log)
             os.close(self._line)
-            self._log = -1
+        self._log.close()
 
     async def _writable(self) -> None:
         """Returns when the guest has taken something, or the console has ended."""
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
         loop.add_writer(self._line, ready.set)
-        over = asyncio.ensure_future(self._over.wait())
+        over = asyncio.ensure_future(self._log.over.wait())
         over.add_done_callback(lambda _: ready.set())
         try:
             await ready.wait()
@@ -101,10 +74,3 @@ class LogConsole:
             over.cancel()
             if not self.closed:
                 loop.remove_writer(self._line)
-
-    def _written(self) -> bytes:
-        # A log that was cut short begins again where it ends now.
-        self._at = min(self._at, os.fstat(self._log).st_size)
-        data = os.pread(self._log, _READ_SIZE, self._at)
-        self._at += len(data)
-        return data
