@@ -11,6 +11,7 @@ from atoll.errors import AtollError, HostFailure
 from atoll.hypervisor.network.sim import SimNetwork
 from atoll.model.vm import VmState
 from atoll.system import files
+from killing import killed_at_write
 
 
 @pytest.mark.parametrize("step", ["start", "started"])
@@ -166,22 +167,8 @@ async def test_whatever_fails_a_destroy_afterwards_leaves_nothing(ann, node, ste
 
 
 async def test_an_agent_that_is_killed_at_any_step_of_a_create_leaves_nothing_half_done(ann, node):
-    """Killed: from that moment on it writes and removes nothing. The next one sorts it out."""
-    write = files.write_durably
     for nth in range(1, 8):
-        count = 0
-
-        def stop_at(*args: object, nth: int = nth, **more: object) -> None:
-            nonlocal count
-            count += 1
-            if count >= nth:
-                raise HostFailure("killed")
-            write(*args, **more)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(files, "write_durably", stop_at)
-            patch.setattr(files, "remove_tree", lambda path: None)
-            patch.setattr("atoll.hypervisor.records.Records.discard", lambda self, ip: None)
+        with killed_at_write(nth):
             await asyncio.gather(ann.create(f"web{nth}", user_data=b"x"), return_exceptions=True)
             await node.stop()
         await node.start()

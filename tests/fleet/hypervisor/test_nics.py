@@ -17,7 +17,7 @@ from atoll.errors import AtollError, Conflict, HostFailure, PoolEmpty
 from atoll.model.lease import Reservation
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.vm import VM, VmState
-from atoll.system import files
+from killing import killed_at_write
 
 STORAGE = Subnet("storage", "10.8.0.0/24", "10.8.0.1")
 PLACES = tuple(Address(f"10.8.0.{last}", mac_for(f"10.8.0.{last}")) for last in (5, 6))
@@ -182,22 +182,8 @@ async def test_it_starts_cold_and_the_pool_gives_way_to_all_of_its_addresses(ann
 
 
 async def test_an_agent_that_is_killed_at_any_write_leaves_no_address_with_two_holders(ann, node):
-    """Killed: from that moment on it writes and removes nothing. The next one sorts it out."""
-    write = files.write_durably
     for nth in range(1, 9):
-        count = 0
-
-        def stop_at(*args: object, nth: int = nth, **more: object) -> None:
-            nonlocal count
-            count += 1
-            if count >= nth:
-                raise HostFailure("killed")
-            write(*args, **more)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(files, "write_durably", stop_at)
-            patch.setattr(files, "remove_tree", lambda path: None)
-            patch.setattr("atoll.hypervisor.records.Records.discard", lambda self, ip: None)
+        with killed_at_write(nth):
             await asyncio.gather(create(ann, f"web{nth}", user_data=b"x"), return_exceptions=True)
             await node.stop()
         await node.start()
