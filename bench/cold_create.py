@@ -21,7 +21,7 @@ from atoll.api.client import Client
 from atoll.api.hypervisor import NODE_SHOW, VM_CREATE, VM_DESTROY, CreateVm, Wait
 from atoll.api.route import Done
 from atoll.images.store import ImageStore
-from atoll.model.vm import VM, Came, VmSpec
+from atoll.model.vm import VM, StartedBy, VmSpec
 
 TITLE = "Cold create: request → HTTP answer"
 ROUNDS = 7
@@ -50,7 +50,7 @@ class Ours:
         vm = create(self._client, spec)
         ask(vm.ip)
         took = time.monotonic() - began
-        self.check_way(vm.came)
+        self.check_way(vm.started_by)
         self._done("client", vm.ip, vm.ready)
         return took
 
@@ -60,12 +60,12 @@ class Ours:
         vm = json.loads(self._cloud.atoll(*words, "--wait-for", STAGE, "-o", "json"))
         ask(vm["ip"])
         took = time.monotonic() - began
-        self.check_way(vm["came"])
+        self.check_way(vm["started_by"])
         self._done("command", vm["ip"], vm["ready"])
         return took
 
     def check_way(self, came: str) -> None:
-        if came != Came.COLD:
+        if came != StartedBy.COLD:
             raise RuntimeError(f"a VM came {came}: this is no cold create")
 
     def _name(self) -> str:

@@ -114,7 +114,7 @@ def _burst(way: Way, like: VM) -> Table:
     took = [after for after, _ in done]
     vms = [vm for _, vm in done]
     for vm in vms:
-        way.check_way(vm.came)
+        way.check_way(vm.started_by)
     cpu_s = sum(cgroups.usage(_group(way, vm)).cpu_s for vm in vms)
     shares = [_share_mib(way, vm) for vm in vms]
     _destroy(way, vms)

@@ -28,10 +28,10 @@ from raw_qemu import answering
 
 from atoll.drivers.machine.lxc.config import seccomp_profile
 from atoll.drivers.machine.lxc.roots import unpack_argv
-from atoll.hypervisor.dhcp.answer import Lease
-from atoll.hypervisor.dhcp.server import DhcpServer
-from atoll.hypervisor.metadata.guest import Guest
-from atoll.hypervisor.metadata.server import MetadataServer
+from atoll.guestnet.dhcp.answer import Lease
+from atoll.guestnet.dhcp.server import DhcpServer
+from atoll.guestnet.metadata.guest import Guest
+from atoll.guestnet.metadata.server import MetadataServer
 from atoll.model.network import METADATA_IP, Subnet, mac_for
 from atoll.model.vm import VM
 from atoll.system import cgroups, namespaces

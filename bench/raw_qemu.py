@@ -26,10 +26,10 @@ from own_cloud import ask, undisturbed
 
 from atoll.drivers.machine.base import Machine, Nic
 from atoll.drivers.machine.qemu import argv
-from atoll.hypervisor.dhcp.answer import Lease
-from atoll.hypervisor.dhcp.server import DhcpServer
-from atoll.hypervisor.metadata.guest import Guest
-from atoll.hypervisor.metadata.server import MetadataServer
+from atoll.guestnet.dhcp.answer import Lease
+from atoll.guestnet.dhcp.server import DhcpServer
+from atoll.guestnet.metadata.guest import Guest
+from atoll.guestnet.metadata.server import MetadataServer
 from atoll.model.network import METADATA_IP, Subnet, mac_for
 from atoll.model.vm import VM
 from atoll.system import namespaces

@@ -19,15 +19,14 @@ from aiohttp import web
 from atoll.api.hypervisor import VM_LIST
 from atoll.api.server import application
 from atoll.drivers.machine.sim import SimDriver
-from atoll.hypervisor.audit import AuditLog
-from atoll.hypervisor.bootlog import BootLogs
-from atoll.hypervisor.http import MAX_BODY, CertificateGate, Handlers
-from atoll.hypervisor.machines import Machines
+from atoll.hypervisor.consoles.bootlog import BootLogs
+from atoll.hypervisor.http import MAX_BODY, Handlers
+from atoll.hypervisor.launch.machines import Machines
 from atoll.hypervisor.network.sim import SimNetwork
-from atoll.hypervisor.readiness import Board
-from atoll.hypervisor.records import Records
 from atoll.hypervisor.service import Hypervisor, NodeFacts
 from atoll.hypervisor.utilisation import Meter
+from atoll.hypervisor.vms.readiness import Board
+from atoll.hypervisor.vms.records import Records
 from atoll.identity.access import Operators
 from atoll.identity.peer import PeerReader
 from atoll.identity.revocations import Revocations
@@ -36,6 +35,8 @@ from atoll.images.store import ImageStore
 from atoll.model.image import DirectBoot
 from atoll.model.node import Capacity
 from atoll.model.vm import VM
+from atoll.serving.audit import AuditLog
+from atoll.serving.gate import CertificateGate
 from atoll.system import clock
 
 USER = "bench"

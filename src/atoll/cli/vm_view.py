@@ -42,7 +42,7 @@ def vm_view(now: datetime) -> View[VM]:
             Column("mac", lambda vm: vm.mac, wide=True),
             Column("ip6", lambda vm: vm.ip6 or "-", wide=True),
             Column("driver", lambda vm: vm.driver, wide=True),
-            Column("came", lambda vm: vm.came or "-", wide=True),
+            Column("started_by", lambda vm: vm.started_by or "-", wide=True),
             Column("machine", lambda vm: vm.machine_type, wide=True),
             Column("console", lambda vm: vm.console, wide=True),
             Column("vcpus", lambda vm: str(vm.vcpus), key=lambda vm: vm.vcpus, wide=True),

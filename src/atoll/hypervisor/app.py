@@ -14,25 +14,24 @@ from aiohttp import web
 from atoll.api.server import application
 from atoll.drivers.machine import registry
 from atoll.drivers.machine.base import Exit
-from atoll.hypervisor.audit import AuditLog
-from atoll.hypervisor.bootlog import BootLogs
+from atoll.guestnet.metadata.guest import Place
+from atoll.guestnet.netboot.library import Library
 from atoll.hypervisor.config import Config, Roles
-from atoll.hypervisor.control import ControlPort
+from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.credentials import Credentials
-from atoll.hypervisor.hotpool import Pooling
-from atoll.hypervisor.http import MAX_BODY, CertificateGate, Handlers
-from atoll.hypervisor.machines import Machines
-from atoll.hypervisor.metadata.guest import Place
-from atoll.hypervisor.metadata.guests import Guests
-from atoll.hypervisor.netboot.library import Library
+from atoll.hypervisor.http import MAX_BODY, Handlers
+from atoll.hypervisor.launch.hotpool import Pooling
+from atoll.hypervisor.launch.machines import Machines
+from atoll.hypervisor.launch.templates import Limits, Templates
 from atoll.hypervisor.network.bridges import Bridges
-from atoll.hypervisor.readiness import Board
-from atoll.hypervisor.records import Records
-from atoll.hypervisor.recovery import recover
+from atoll.hypervisor.network.control import ControlPort
+from atoll.hypervisor.network.guests import Guests
 from atoll.hypervisor.service import Hypervisor, NodeFacts
-from atoll.hypervisor.stores import Stores
-from atoll.hypervisor.templates import Limits, Templates
 from atoll.hypervisor.utilisation import Meter
+from atoll.hypervisor.vms.readiness import Board
+from atoll.hypervisor.vms.records import Records
+from atoll.hypervisor.vms.recovery import recover
+from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import Operators
 from atoll.identity.brokers import HttpsBroker
 from atoll.identity.issuers import AuthorityIssuer, HttpsIssuer, RoleIssuer
@@ -44,6 +43,8 @@ from atoll.model.node import Capacity
 from atoll.model.vm import VM
 from atoll.plan.capacity import promised
 from atoll.plan.volumes import total_mib
+from atoll.serving.audit import AuditLog
+from atoll.serving.gate import CertificateGate
 from atoll.system import clock, host, link_events
 
 log = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         ),
         control.add,
         lambda ip, stage: service.reached(ip, stage),
-        Library(config.state / "tftp", lambda ip: service.boots(ip), images),
+        Library(config.state / "tftp", lambda ip: service.netboot_client(ip), images),
         lambda ip, state: service.holdings.leases.note(ip, state),
     )
     stack.push_async_callback(network.close)

@@ -8,7 +8,6 @@ from typing import Any
 
 from atoll import __version__
 from atoll.api import hypervisor as routes
-from atoll.api.access import Access
 from atoll.api.hypervisor import AddAddress, Attach, CreateVm, Follow, Health, Progress, Since, StopVm, Wait
 from atoll.api.openapi import document
 from atoll.api.route import (
@@ -16,62 +15,32 @@ from atoll.api.route import (
     ByteSocket,
     Call,
     Done,
-    Route,
     bind,
     bind_download,
     bind_socket,
     bind_stream,
 )
-from atoll.errors import AtollError, NotFound
-from atoll.hypervisor.audit import AuditLog, Auditor
-from atoll.hypervisor.bootlog import BootLogs
-from atoll.hypervisor.consoles import Consoles
-from atoll.hypervisor.keyboard import Seat, check_taker
-from atoll.hypervisor.records import Records
-from atoll.hypervisor.relay import relay
+from atoll.errors import NotFound
+from atoll.hypervisor.consoles.bootlog import BootLogs
+from atoll.hypervisor.consoles.consoles import Consoles
+from atoll.hypervisor.consoles.keyboard import Seat, check_taker
+from atoll.hypervisor.consoles.relay import relay
 from atoll.hypervisor.service import Hypervisor
 from atoll.hypervisor.upkeep import Upkeep
 from atoll.hypervisor.utilisation import Meter
-from atoll.identity.access import Operators, check_route
-from atoll.identity.peer import PeerReader
+from atoll.hypervisor.vms.records import Records
 from atoll.images.store import ImageStore
 from atoll.model.checks import check_ip, check_pattern
 from atoll.model.event import Event
-from atoll.model.identity import Identity
 from atoll.model.image import Image
 from atoll.model.lease import Lease, Reservation
 from atoll.model.network import Subnet
 from atoll.model.node import Node
 from atoll.model.vm import VM
-from atoll.system import clock
+from atoll.serving.audit import AuditLog, Auditor
 
 # As much as the largest of our requests: the 65,536 addresses of a /16.
 MAX_BODY = 4 << 20
-_NOBODY = Identity(user="anonymous")
-
-Denied = Callable[[Route[Any, Any], Identity, AtollError], None]
-
-
-class CertificateGate:
-    """Admits callers by their certificate, and to the routes that it opens."""
-
-    def __init__(self, peers: PeerReader, operators: Operators, denied: Denied | None = None) -> None:
-        """`denied` is told of callers that are known and turned away."""
-        self._peers = peers
-        self._operators = operators
-        self._denied = denied
-
-    def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
-        if route.access is Access.PUBLIC:
-            return _NOBODY
-        identity = self._peers.identity(certificate, clock.now())
-        try:
-            check_route(route.access, route.name, identity, self._operators)
-        except AtollError as error:
-            if self._denied is not None:
-                self._denied(route, identity, error)
-            raise
-        return identity
 
 
 class Handlers:

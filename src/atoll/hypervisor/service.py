@@ -19,28 +19,26 @@ from atoll.api.hypervisor import CreateVm, Progress, Wait
 from atoll.api.route import Done
 from atoll.drivers.machine.base import Exit
 from atoll.errors import AtollError, Conflict
-from atoll.hypervisor.acknowledgements import Acknowledgements
-from atoll.hypervisor.audit import AuditLog, Auditor
-from atoll.hypervisor.changes import Changes
-from atoll.hypervisor.creation import Room, new_instance_id, plan_vm
-from atoll.hypervisor.dhcp.answer import Lease
-from atoll.hypervisor.events import Events
-from atoll.hypervisor.exits import Exits
-from atoll.hypervisor.follow import Answers, Follower, answers
-from atoll.hypervisor.holdings import Holdings
-from atoll.hypervisor.hotpool import HotPool, Member, Pooling, PoolPlace
-from atoll.hypervisor.inventory import Inventory
-from atoll.hypervisor.lost_links import LinkPlace, LostLinks
-from atoll.hypervisor.machines import Machines
-from atoll.hypervisor.netboot.library import Client
+from atoll.guestnet.dhcp.answer import Lease
+from atoll.guestnet.netboot.library import Client
+from atoll.hypervisor.consoles.screens import Screens
+from atoll.hypervisor.launch.hotpool import HotPool, Member, Pooling, PoolPlace
+from atoll.hypervisor.launch.machines import Machines
 from atoll.hypervisor.network.base import Network
-from atoll.hypervisor.policies import Policies
-from atoll.hypervisor.readiness import Board
-from atoll.hypervisor.records import Record, Records
-from atoll.hypervisor.rules import Rules
-from atoll.hypervisor.screens import Screens
-from atoll.hypervisor.stores import Stores
-from atoll.hypervisor.volumes import Volumes
+from atoll.hypervisor.network.holdings import Holdings
+from atoll.hypervisor.vms.acknowledgements import Acknowledgements
+from atoll.hypervisor.vms.changes import Changes
+from atoll.hypervisor.vms.creation import Room, new_instance_id, plan_vm
+from atoll.hypervisor.vms.duties import Duties
+from atoll.hypervisor.vms.exits import Exits
+from atoll.hypervisor.vms.follow import Answers, Follower, answers
+from atoll.hypervisor.vms.inventory import Inventory
+from atoll.hypervisor.vms.lost_links import LinkPlace, LostLinks
+from atoll.hypervisor.vms.policies import Policies
+from atoll.hypervisor.vms.readiness import Board
+from atoll.hypervisor.vms.records import Record, Records
+from atoll.hypervisor.volumes.stores import Stores
+from atoll.hypervisor.volumes.volumes import Volumes
 from atoll.identity.access import Operators, check_owner
 from atoll.images.store import ImageStore
 from atoll.model.event import EventKind
@@ -49,12 +47,14 @@ from atoll.model.image import Image
 from atoll.model.lifecycle import Action, begin, check_not_protected
 from atoll.model.network import Subnet
 from atoll.model.node import Capacity, DriverInfo, Node, Overcommit
-from atoll.model.vm import VM, Came, VmNic, VmState
+from atoll.model.vm import VM, StartedBy, VmNic, VmState
 from atoll.plan import capacity, firewall
 from atoll.plan.addresses import nic_of
 from atoll.plan.policies import Backoff
 from atoll.plan.recovery import Want
 from atoll.plan.volumes import store_infos
+from atoll.serving.audit import AuditLog, Auditor
+from atoll.serving.events import Events
 from atoll.system import clock, steps
 from atoll.system.undo import Undo
 
@@ -136,9 +136,9 @@ class Hypervisor:
         self._vms.reserved = self.pool.held
         self._stores = stores or Stores({})
         self._auditor = Auditor(audit, self._vms.find) if audit is not None else None
-        self._rules = Rules(self._vms, facts.backoff, self._launch, self.finish_destroy, self._note_own)
-        self.exits = Exits(self._vms, machines, self._rules, self._spawn)
-        self._policies = Policies(self._vms.records, lambda: self.holdings.drained, self._rules.do, clock.now)
+        self._policies = Policies(self._vms, facts.backoff, self._launch, self.finish_destroy, self._note_own)
+        self.exits = Exits(self._vms, machines, self._policies, self._spawn)
+        self._duties = Duties(self._vms.records, lambda: self.holdings.drained, self._policies.do, clock.now)
         self.lost_links = LostLinks(self._vms, LinkPlace(machines.seen, self._spawn, self._note_own))
         self.acknowledgements = Acknowledgements(self._vms, facts.acknowledge_within_s)
         self.changes = Changes(self._vms, records, machines, images, self._stores, self._room)
@@ -195,7 +195,7 @@ class Hypervisor:
         """Whom metadata is about, at this address of any of its interfaces."""
         return self._vms.find_by_mark(ip) or self.pool.rehearsing(ip=ip)
 
-    def boots(self, ip: str) -> Client | None:
+    def netboot_client(self, ip: str) -> Client | None:
         """Who boots over the network from this address."""
         return self.holdings.leases.client(ip, self.find_by_ip(ip))
 
@@ -237,11 +237,13 @@ class Hypervisor:
             await self.volumes.make_all(vm)
             steps.step("create.volumes")
             yield self._progress(vm, "volume")
-            came = await self._machines.launch(vm, pooled=claim.pooled)
+            started_by = await self._machines.launch(vm, pooled=claim.pooled)
             steps.step("create.launched")
             self._reach_started(vm)
             by = self.acknowledgements.due(request.wait.timeout_s) if request.acknowledge else None
-            vm = self._vms.update(vm, state=VmState.RUNNING, committed=True, came=came, acknowledge_by=by)
+            vm = self._vms.update(
+                vm, state=VmState.RUNNING, committed=True, started_by=started_by, acknowledge_by=by
+            )
             steps.step("create.committed")
             undo.commit()
         self._later(THROTTLE_AFTER_S, self._throttle, vm)
@@ -342,13 +344,13 @@ class Hypervisor:
         vm = self._vms.update(vm, state=VmState.STARTING, ready={}, **begun, **changes)
         steps.step("start.noted")
         try:
-            came = await self._machines.launch(vm)
+            started_by = await self._machines.launch(vm)
             steps.step("start.launched")
         except BaseException as error:
             self._vms.update(vm, state=VmState.FAILED_TO_START, reason=str(error) or "interrupted")
             raise
         self._reach_started(vm)
-        self._vms.update(vm, state=VmState.RUNNING, came=came, reason=reason)
+        self._vms.update(vm, state=VmState.RUNNING, started_by=started_by, reason=reason)
         steps.step("start.running")
         self._later(THROTTLE_AFTER_S, self._throttle, vm)
 
@@ -474,13 +476,13 @@ class Hypervisor:
     def on_exit(self, ip: str, exit_: Exit) -> None:
         """Called by a driver when a machine stopped running."""
         if not self.pool.on_exit(ip):
-            self.exits.told(ip, exit_)
+            self.exits.on_exit(ip, exit_)
 
     def begin(self) -> None:
         """All VMs are found: from now on their own rules are kept."""
         for vm in self.list():
             self._attempt(self.volumes.drop_unmade, vm)
-        self._spawn(self._policies.keep())
+        self._spawn(self._duties.keep())
 
     async def close(self) -> None:
         """Touch nothing any more. VMs run on; what is none yet goes."""
@@ -511,7 +513,7 @@ class Hypervisor:
                 yield progress
         self._attempt(self._keep_ready, vm)
         self._later(THROTTLE_GRACE_S, self._throttle, vm)
-        if self._vms.current(vm).came == Came.COLD:
+        if self._vms.current(vm).started_by == StartedBy.COLD:
             self._machines.want_template(vm)
         yield Done(self._vms.current(vm))
 
@@ -540,12 +542,12 @@ class Hypervisor:
 
     def _node_changed(self) -> None:
         self.pool.wake()
-        self._policies.wake()
+        self._duties.wake()
         self.events.emit(EventKind.NODE, node=self.node())
 
     def _changed(self, kind: EventKind, vm: VM) -> None:
         self.events.emit(kind, vm=vm)
-        self._policies.wake()
+        self._duties.wake()
         if kind is EventKind.DESTROYED:
             self._board.forget(vm.ip)
             for nic in vm.all_nics:

@@ -10,7 +10,6 @@ from atoll.api.changes import ChangeVm
 from atoll.api.observing import AuditQuery
 from atoll.api.route import Bound, Call, Content, Done, bind, bind_download, bind_stream, bind_upload
 from atoll.api.volumes import AddVolume, ChangeVolume, UploadVolume, VolumeOrder, VolumeStep
-from atoll.hypervisor.audit import AuditLog
 from atoll.hypervisor.service import Hypervisor
 from atoll.hypervisor.utilisation import Meter, metrics
 from atoll.model.audit import AuditEntry
@@ -18,6 +17,7 @@ from atoll.model.checks import check_pattern
 from atoll.model.utilisation import Utilisation
 from atoll.model.vm import VM
 from atoll.model.volume import VOLUME_PATTERN
+from atoll.serving.audit import AuditLog
 
 Owned = Callable[[str, Call[Any, Any]], VM]
 """The VM that a call names, if its caller may do this to it."""

@@ -90,7 +90,7 @@ class RestartPolicy(StrEnum):
     """Also when the guest powered itself off; never when its owner stopped it."""
 
 
-class Came(StrEnum):
+class StartedBy(StrEnum):
     """How a VM came to run."""
 
     COLD = "cold"
@@ -219,8 +219,8 @@ class VM(Struct, frozen=True):
     pending: tuple[str, ...] = ()
     """What was changed and waits for the next start."""
     running: Running | None = None
-    came: str = ""
-    """How it was started last: one of `Came`; empty when it never was."""
+    started_by: str = ""
+    """How it was started last: one of `StartedBy`; empty when it never was."""
     console: ConsoleKind = ConsoleKind.SERIAL
     nics: tuple[VmNic, ...] = ()
     """Its interfaces beside the first, which has the address that is its key."""

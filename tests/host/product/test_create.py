@@ -167,7 +167,7 @@ def test_a_destroyed_vm_is_gone_and_destroying_it_again_is_a_success(cloud: Cli)
 def test_the_log_has_the_boot(cloud: Cli, booted: dict[str, Any]) -> None:
     log = cloud("vm", "log", "booted").stdout
     # A fork's own log begins where its template's ended.
-    assert ("kernel is up" in log) == (booted["came"] == "cold")
+    assert ("kernel is up" in log) == (booted["started_by"] == "cold")
     assert f"bound to {booted['ip']} as booted" in log
 
 

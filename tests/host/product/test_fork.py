@@ -52,7 +52,7 @@ def templates(cloud: Cli) -> list[Path]:
 def forking(fresh_cloud: Cli) -> Cli:
     """A cloud with a template: its first VM booted."""
     first = fresh_cloud.create("first", *SMALL)
-    assert first["came"] == "cold"
+    assert first["started_by"] == "cold"
     wait_until(lambda: templates(fresh_cloud), "no template was made")
     return fresh_cloud
 
@@ -72,7 +72,7 @@ def test_many_forks_are_all_different_and_none_is_dear(forking: Cli, tmp_path: P
         ]
         vms = [one.result() for one in made]
 
-    assert {vm["came"] for vm in vms} == {"fork"}
+    assert {vm["started_by"] for vm in vms} == {"fork"}
     said = []
     for vm in vms:
         before = time.time()
@@ -155,7 +155,7 @@ def test_a_fork_lives_as_any_other_vm(forking: Cli) -> None:
     # It is stopped and started: as a fork again, and somebody new in all but name.
     forking("vm", "stop", "lively")
     forking("vm", "start", "lively", "--wait-for", "port:80")
-    assert forking.show("lively")["came"] == "fork"
+    assert forking.show("lively")["started_by"] == "fork"
     assert forking.ask(vm["ip"])["boot_id"] not in (before["boot_id"], again["boot_id"])
     forking.destroy("lively")
 
@@ -228,7 +228,7 @@ def test_a_template_whose_making_was_killed_is_made_anew(empty_cloud: Cli) -> No
     cloud("vm", "stop", "first")
     cloud("vm", "start", "first", "--wait-for", "port:80")
     wait_until(lambda: templates(cloud), "no template was made")
-    assert cloud.create("second", *SMALL)["came"] == "fork"
+    assert cloud.create("second", *SMALL)["started_by"] == "fork"
 
 
 # --- the hot pool
@@ -267,7 +267,7 @@ def test_a_vm_out_of_the_pool_is_somebody_of_its_own(pooling: Cli, tmp_path: Pat
 
     quick = pooling.create("quick", "--user-data", str(script))
 
-    assert (quick["came"], quick["ip"]) == ("pool", ip)
+    assert (quick["started_by"], quick["ip"]) == ("pool", ip)
     said = [pooling.ask(vm["ip"]) for vm in (asked, quick)]
     assert (said[1]["hostname"], said[1]["instance_id"]) == ("quick", quick["instance_id"])
     for own in ("boot_id", "machine_id", "random"):

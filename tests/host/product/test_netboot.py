@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.host.conftest import new_cloud, wait_until
 
-from atoll.hypervisor.network import packets6
-from atoll.hypervisor.network.packets6 import ETHERTYPE_IPV6, ICMPV6
+from atoll.guestnet.frames import ipv6 as packets6
+from atoll.guestnet.frames.ipv6 import ETHERTYPE_IPV6, ICMPV6
 from atoll.system import namespaces
 from atoll.system.links import Links, open_tap
 

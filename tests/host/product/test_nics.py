@@ -40,7 +40,7 @@ def ask_inside(cloud: Cli, ip: str) -> dict[str, Any]:
 def test_a_guest_is_reached_at_each_of_its_addresses_and_has_one_way_out(wide: Cli) -> None:
     vm = wide.create("double", "--extra-subnet", "storage", "--cpus", "1")
     (nic,) = vm["nics"]
-    assert (nic["subnet"], vm["came"]) == ("storage", "cold")
+    assert (nic["subnet"], vm["started_by"]) == ("storage", "cold")
     bound = {vm["ip"]: "bound", nic["ip"]: "bound"}
     with wide.shell("double") as shell:
         routes = shell.run(

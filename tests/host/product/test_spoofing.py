@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from atoll.hypervisor.dhcp import codec, frames
-from atoll.hypervisor.dhcp.codec import Code, Kind, Message
-from atoll.hypervisor.dhcp.frames import Datagram
+from atoll.guestnet.dhcp import codec
+from atoll.guestnet.dhcp.codec import Code, Kind, Message
+from atoll.guestnet.frames import ipv4 as frames
+from atoll.guestnet.frames.ipv4 import Datagram
 from atoll.plan.firewall import DHCP_PER_S, link_for
 from atoll.system import namespaces
 

@@ -6,7 +6,7 @@ import msgspec
 
 from atoll.api.hypervisor import CreateVm
 from atoll.api.replay import as_request
-from atoll.hypervisor.creation import Room, plan_vm
+from atoll.hypervisor.vms.creation import Room, plan_vm
 from atoll.identity.access import Operators
 from atoll.model.identity import Identity
 from atoll.model.image import DirectBoot, Image

@@ -17,8 +17,8 @@ Reached = Callable[[str, str], None]
 class Network(Protocol):
     """Every method may be called again with the same arguments."""
 
-    def nic(self, nic: VmNic, subnet: Subnet, *, way_out: bool) -> Nic:
-        """Where the link of a VM's interface goes, before it is there. `way_out`: to all else too."""
+    def nic(self, nic: VmNic, subnet: Subnet, *, is_default_route: bool) -> Nic:
+        """Where the link of a VM's interface goes, before it is there. `is_default_route`: to all else too."""
         ...
 
     async def serve(self, subnets: Sequence[Subnet]) -> None:

@@ -15,16 +15,16 @@ from typing import Protocol
 
 from atoll.drivers.machine.base import Nic
 from atoll.errors import NotFound
-from atoll.hypervisor.dhcp.answer import Lease
-from atoll.hypervisor.dhcp.server import DhcpServer
-from atoll.hypervisor.dhcp6.server import Dhcp6Server
-from atoll.hypervisor.metadata.guests import Guests
-from atoll.hypervisor.metadata.server import MetadataServer
-from atoll.hypervisor.netboot.http import BootServer
-from atoll.hypervisor.netboot.library import Library
+from atoll.guestnet.dhcp.answer import Lease
+from atoll.guestnet.dhcp.server import DhcpServer
+from atoll.guestnet.dhcp6.server import Dhcp6Server
+from atoll.guestnet.metadata.server import MetadataServer
+from atoll.guestnet.netboot.http import BootServer
+from atoll.guestnet.netboot.library import Library
+from atoll.guestnet.ra.server import RaServer
+from atoll.guestnet.tftp.server import TftpServer
 from atoll.hypervisor.network.base import Reached
-from atoll.hypervisor.ra.server import RaServer
-from atoll.hypervisor.tftp.server import TftpServer
+from atoll.hypervisor.network.guests import Guests
 from atoll.model.lease import LeaseState
 from atoll.model.network import METADATA_IP, METADATA_IP6, Subnet, link_local
 from atoll.model.vm import VmNic
@@ -127,15 +127,15 @@ class Bridges:
         self._plugged: dict[str, firewall.Port] = {}
         self._subnets: tuple[Subnet, ...] = ()
 
-    def nic(self, nic: VmNic, subnet: Subnet, *, way_out: bool) -> Nic:
+    def nic(self, nic: VmNic, subnet: Subnet, *, is_default_route: bool) -> Nic:
         return Nic(
             link=firewall.link_for(nic.ip),
             bridge=bridge_of(subnet),
             mac=nic.mac,
             mtu=subnet.mtu,
             address=f"{nic.ip}/{subnet.network.prefixlen}",
-            gateway=subnet.gateway if way_out else "",
-            dns=subnet.dns if way_out else (),
+            gateway=subnet.gateway if is_default_route else "",
+            dns=subnet.dns if is_default_route else (),
             domain=subnet.domain,
         )
 

@@ -19,7 +19,7 @@ class SimNetwork:
         self._reached = reached
         self.plugged: set[str] = set()
 
-    def nic(self, nic: VmNic, subnet: Subnet, *, way_out: bool) -> Nic:
+    def nic(self, nic: VmNic, subnet: Subnet, *, is_default_route: bool) -> Nic:
         return Nic(link=firewall.link_for(nic.ip), bridge="sim", mac=nic.mac, mtu=subnet.mtu)
 
     async def serve(self, subnets: Sequence[Subnet]) -> None:

@@ -1,0 +1,1 @@
+"""Consoles, screens and boot logs of VMs."""

@@ -1,0 +1,204 @@
+"""Changes of a VM that is there: every check, then the VM as it will be (pure), and the making of it.
+
+What takes hold at once: name (the guest learns it with its next lease), tags, owners, keys, user data, the share of
+the CPUs, and the VM's rules. What a running machine cannot take (memory, virtual CPUs, machine type, console) is
+noted, and waits for the next start. A new subnet means a new address, and needs a VM that is down.
+
+Effects: through inventory, records and machines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from msgspec import UNSET, structs
+
+from atoll.api.changes import ChangeVm
+from atoll.errors import Conflict, Denied, Invalid
+from atoll.hypervisor.launch.machines import Machines
+from atoll.hypervisor.vms.creation import Room, check_expiry, check_memory, check_screen
+from atoll.hypervisor.vms.inventory import Inventory
+from atoll.hypervisor.vms.records import Records
+from atoll.hypervisor.volumes.stores import Stores
+from atoll.identity.access import check_subnet
+from atoll.images.store import ImageStore
+from atoll.model.checks import check_tags
+from atoll.model.identity import Identity
+from atoll.model.lifecycle import Action, begin
+from atoll.model.vm import MAX_OWNERS, VM, Running, VmState, check_console, check_policies, vcpus_for
+from atoll.plan import capacity
+from atoll.plan.addresses import choose, free_addresses, nic_of
+from atoll.system import clock, steps
+
+_AS_GIVEN = (
+    "name",
+    "memory_mib",
+    "milli_cpus",
+    "machine_type",
+    "console",
+    "owner_users",
+    "owner_groups",
+    "ssh_keys",
+    "restart",
+    "destroy_on_power_down",
+    "protected",
+    "expires_at",
+)
+_NEEDS_RESTART = ("memory_mib", "vcpus", "machine_type", "console", "volumes")
+
+
+class Changes:
+    """Changes VMs, one at a time each."""
+
+    def __init__(
+        self,
+        vms: Inventory,
+        records: Records,
+        machines: Machines,
+        images: ImageStore,
+        stores: Stores,
+        room: Callable[[], Room],
+    ) -> None:
+        self._vms = vms
+        self._records = records
+        self._machines = machines
+        self._images = images
+        self._stores = stores
+        self._room = room
+
+    async def change(self, reference: str, change: ChangeVm, identity: Identity) -> VM:
+        """All of it, or nothing."""
+        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+            if change.memory_mib is not UNSET:
+                check_memory(change.memory_mib, self._images.get(vm.image))
+            # No await from the checks to the claim: nobody else gets what they found free.
+            new = plan_change(vm, change, identity, self._room(), clock.now())
+            if change.user_data is not UNSET and change.user_data:
+                self._records.write_user_data(vm.ip, change.user_data)
+                steps.step("change.user-data")
+            return self._take(vm, new) if new.ip == vm.ip else self._vms.move(vm, new, self._stores.carry)
+
+    async def become_primary_owner(self, reference: str, identity: Identity) -> VM:
+        """The caller comes first of its owners."""
+        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+            return self._take(
+                vm, structs.replace(vm, owner_users=with_primary(vm.owner_users, identity.user))
+            )
+
+    def _take(self, vm: VM, new: VM) -> VM:
+        differences = differing(vm, new)
+        if differences:
+            new = self._vms.update(vm, **differences)
+            steps.step("change.recorded")
+        if "milli_cpus" in differences and new.state is VmState.RUNNING:
+            self._machines.limit(new, starting=False)
+        return new
+
+
+def plan_change(vm: VM, change: ChangeVm, identity: Identity, room: Room, now: datetime) -> VM:
+    """The VM as it will be; or NotFound, Conflict, Invalid, Denied, PoolEmpty, NoCapacity. Pure."""
+    given = {name: value for name in _AS_GIVEN if (value := getattr(change, name)) is not UNSET}
+    new = structs.replace(vm, **given, **_user_data(vm, change))
+    others = [other for other in room.vms if other.instance_id != vm.instance_id]
+    if any(other.name == new.name for other in others):
+        raise Conflict(f"VM {new.name}: there is one of this name", hint="choose another name")
+    if change.tags is not UNSET:
+        kept = {key: value for key, value in (vm.tags | change.tags).items() if value is not None}
+        new = structs.replace(new, tags=check_tags("tag", kept))
+    if change.milli_cpus is not UNSET:
+        new = structs.replace(new, vcpus=vcpus_for(new.milli_cpus, room.vcpus))
+    if change.expires_at is not UNSET:
+        check_expiry(change.expires_at, now)
+    check_policies(new.restart, new.destroy_on_power_down)
+    check_console(new.console, new.machine_type)
+    check_screen(new, room.screen_kinds)
+    if "owner_users" in given or "owner_groups" in given:
+        _check_owners(vm, new, identity, room)
+    if change.subnet is not UNSET and change.subnet != vm.subnet:
+        new = _with_address(new, change.subnet, identity, room)
+    new = with_pending(vm, new)
+    capacity.check_grows(new, vm, room.total, room.vms, f"changing VM {vm.name} on {room.node}")
+    return new
+
+
+def with_pending(vm: VM, new: VM) -> VM:
+    """What a machine that runs cannot take is noted as waiting for its next start. Pure."""
+    if vm.state is not VmState.RUNNING:
+        return structs.replace(new, running=None, pending=())
+    running = vm.running or running_as(vm)
+    wanted = running_as(new)
+    pending = tuple(name for name in _NEEDS_RESTART if getattr(wanted, name) != getattr(running, name))
+    return structs.replace(new, running=running if pending else None, pending=pending)
+
+
+def running_as(vm: VM) -> Running:
+    """What a machine of this VM is started with."""
+    volumes = tuple(volume.name for volume in vm.volumes if volume.attached)
+    return Running(vm.memory_mib, vm.vcpus, vm.machine_type, vm.console, volumes)
+
+
+def with_primary(owners: tuple[str, ...], user: str) -> tuple[str, ...]:
+    """The same owners with this one first. Pure."""
+    changed = (user, *(owner for owner in owners if owner != user))
+    if len(changed) > MAX_OWNERS:
+        raise Conflict(
+            f"owner {user}: there are {MAX_OWNERS} owners already",
+            hint="take one away first: atoll vm change",
+        )
+    return changed
+
+
+def differing(vm: VM, new: VM) -> dict[str, Any]:
+    """The fields that are different, as they will be. Pure."""
+    return {
+        name: getattr(new, name) for name in VM.__struct_fields__ if getattr(vm, name) != getattr(new, name)
+    }
+
+
+def _user_data(vm: VM, change: ChangeVm) -> dict[str, str]:
+    if change.previous_user_data:
+        if vm.previous_user_data_sha256 is None:
+            raise Conflict(
+                f"VM {vm.name}: its user data was never changed", hint="there is nothing to go back to"
+            )
+        return {
+            "user_data_sha256": vm.previous_user_data_sha256,
+            "previous_user_data_sha256": vm.user_data_sha256,
+        }
+    if change.user_data is UNSET:
+        return {}
+    sha256 = hashlib.sha256(change.user_data).hexdigest() if change.user_data else ""
+    if sha256 == vm.user_data_sha256:
+        return {}
+    return {"user_data_sha256": sha256, "previous_user_data_sha256": vm.user_data_sha256}
+
+
+def _check_owners(vm: VM, new: VM, identity: Identity, room: Room) -> None:
+    if not new.owner_users and not new.owner_groups:
+        raise Invalid("owner", "", f"VM {vm.name} must have one", hint="name a user or a group")
+    if not identity.among(new.owner_users, new.owner_groups) and not room.operators.include(identity):
+        raise Denied(
+            f"{identity.user} may not give VM {vm.name} away: nobody has to answer for what they did not ask for",
+            hint=f"keep {identity.user} among its owners; the others can then take {identity.user} off",
+            details={"user": identity.user, "vm": vm.name},
+        )
+
+
+def _with_address(vm: VM, subnet_id: str, identity: Identity, room: Room) -> VM:
+    begin(Action.ALTER, vm.name, vm.state)
+    if subnet_id in vm.extra_subnets:
+        raise Conflict(
+            f"moving VM {vm.name}: it has an interface in subnet {subnet_id} already",
+            hint="a VM has one interface in each of its subnets, and keeps those beside the first",
+        )
+    if not all(volume.made for volume in vm.volumes):
+        raise Conflict(
+            f"moving VM {vm.name}: the content of a volume is on its way", hint="wait until it is there"
+        )
+    check_subnet(identity, room.given.subnet(subnet_id), room.operators)
+    free = free_addresses(room.given, room.held, room.freed)
+    nic = nic_of(*choose(room.given, free, subnet_id, (subnet_id,), room.node))
+    return structs.replace(vm, ip=nic.ip, mac=nic.mac, subnet=nic.subnet, ip6=nic.ip6)

@@ -1,0 +1,109 @@
+"""Machines that end: what is noted of it, and what becomes of their VMs.
+
+Effects: through the inventory and machines. What a VM's own rules say is decided in atoll.plan.policies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+
+from atoll.drivers.machine.base import Exit
+from atoll.errors import AtollError
+from atoll.hypervisor.launch.machines import Machines
+from atoll.hypervisor.vms.inventory import Inventory
+from atoll.hypervisor.vms.policies import Policies
+from atoll.model.lifecycle import Happening, after
+from atoll.model.vm import VM, VmState
+from atoll.plan.recovery import Want
+from atoll.system import steps
+
+log = logging.getLogger(__name__)
+
+NOTE_AGAIN_S = 0.5
+LONGEST_NOTE_AGAIN_S = 30.0
+_UP = frozenset({VmState.STARTING, VmState.RUNNING})
+
+
+class Exits:
+    def __init__(
+        self,
+        vms: Inventory,
+        machines: Machines,
+        policies: Policies,
+        spawn: Callable[[Coroutine[None, None, None]], None],
+    ) -> None:
+        self._vms = vms
+        self._machines = machines
+        self._policies = policies
+        self._spawn = spawn
+        self._awaited: dict[str, asyncio.Future[Exit]] = {}
+
+    @contextlib.contextmanager
+    def awaited(self, vm: VM) -> Iterator[asyncio.Future[Exit]]:
+        """Its end, while the block runs: whoever brings it about has it, and nothing else comes of it."""
+        end = self._awaited[vm.ip] = asyncio.get_running_loop().create_future()
+        try:
+            yield end
+        finally:
+            del self._awaited[vm.ip]
+
+    def on_exit(self, ip: str, exit_: Exit) -> None:
+        """By a driver: a machine stopped running."""
+        awaited, vm = self._awaited.get(ip), self._vms.find_by_ip(ip)
+        if awaited is not None:
+            if not awaited.done():
+                awaited.set_result(exit_)
+        elif vm is not None:
+            self._spawn(self._until_noted(vm, exit_))
+
+    async def found(self, vm: VM, exit_: Exit) -> None:
+        """It went down while there was no agent. What cannot be noted now is noted later."""
+        try:
+            await self._note(vm, exit_)
+        except (AtollError, OSError):
+            self._spawn(self._until_noted(vm, exit_))
+            raise
+
+    async def _until_noted(self, vm: VM, exit_: Exit) -> None:
+        """Also on a disk that was full: what is down is not shown as running for ever."""
+        pause_s = NOTE_AGAIN_S
+        while not await self._noted(vm, exit_):
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_NOTE_AGAIN_S)
+
+    async def _noted(self, vm: VM, exit_: Exit) -> bool:
+        async with self._vms.lock(vm):
+            if not self._vms.holds(vm) or self._vms.current(vm).state not in _UP:
+                return True
+            try:
+                seen = await self._machines.seen(vm)
+                # Old news if it was started again before it was our turn.
+                if seen is None or seen.exit is not None:
+                    await self._note(vm, exit_)
+            except (AtollError, OSError) as error:
+                log.error("VM %s %s ended; noting it: %s", vm.ip, vm.name, error)
+                return False
+        return True
+
+    async def _note(self, vm: VM, exit_: Exit) -> None:
+        """It went down by itself. Its own rules say what becomes of it."""
+        powered_off = exit_ is Exit.POWERED_OFF
+        verdict = self._policies.verdict(vm, powered_off)
+        if verdict.destroy:
+            await self._policies.destroy_on_power_down(vm)
+            return
+        happening = Happening.POWERED_OFF if powered_off else Happening.DIED
+        why = "the guest powered off" if powered_off else "the machine ended unexpectedly"
+        self._vms.update(
+            vm,
+            state=after(VmState.RUNNING, happening),
+            want=Want.STOPPED if powered_off and verdict.restart_at is None else Want.RUNNING,
+            reason=f"{why}; {verdict.note}" if verdict.note else why,
+            restart_at=verdict.restart_at,
+        )
+        steps.step("exit.noted")
+        await self._machines.halt(vm)
+        steps.step("exit.halted")

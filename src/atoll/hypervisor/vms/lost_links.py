@@ -1,0 +1,100 @@
+"""Links that vanish under VMs which run: found out, and told in the VM's record.
+
+A tap lives and dies with the process that opened it, so what was removed cannot be given back to a machine that
+runs. It is left as it is, since it may be at work that needs no network; its record says what is wrong and what to
+do: a reboot, or a stop and a start, makes its links anew. One that comes back by itself is told no longer.
+
+Effects: through the inventory. The kernel tells of links by atoll.system.link_events; the driver has the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+
+from msgspec import Struct
+
+from atoll.drivers.machine.base import Seen
+from atoll.errors import AtollError, HostFailure
+from atoll.hypervisor.vms.inventory import Inventory
+from atoll.model.vm import VM, VmState
+from atoll.plan import firewall
+
+log = logging.getLogger(__name__)
+
+METHOD = "vm.link-lost"
+SETTLE_S = 1.0
+"""The link of a machine that ends goes a moment before the machine does."""
+_LOST = "its link "
+
+
+class LinkPlace(Struct, frozen=True):
+    """What this asks of its node."""
+
+    seen: Callable[[VM], Awaitable[Seen | None]]
+    spawn: Callable[[Coroutine[None, None, None]], None]
+    note: Callable[[str, VM, AtollError | None], None]
+    """Told the method, the VM and what is wrong."""
+
+
+class LostLinks:
+    def __init__(self, vms: Inventory, node: LinkPlace) -> None:
+        self._vms = vms
+        self._node = node
+        self._looking: set[str] = set()
+
+    def changed(self, link: str | None, there: bool) -> None:
+        """Told by the kernel. Without a link: anything may have happened."""
+        if link is None:
+            for each in self._vms.list():
+                self._look_later(each)
+            return
+        ip = firewall.ip_of(f"vm-{link}")
+        vm = self._vms.find_by_mark(ip) if ip is not None else None
+        if vm is not None and there == tells_of_lost(vm):
+            self._look_later(vm)
+
+    def note(self, vm: VM, lost: tuple[str, ...]) -> None:
+        """The links that it has lost, as just seen. What is known already is not told again."""
+        now = self._vms.current(vm)
+        if now.state is not VmState.RUNNING or (not lost and not tells_of_lost(now)):
+            return
+        reason = reason_of(now, lost)
+        if now.reason == reason:
+            return
+        self._vms.update(now, reason=reason)
+        if lost:
+            log.warning("VM %s %s: %s", now.ip, now.name, reason)
+            self._node.note(METHOD, now, HostFailure(reason))
+
+    def _look_later(self, vm: VM) -> None:
+        if vm.instance_id not in self._looking:
+            self._looking.add(vm.instance_id)
+            self._node.spawn(self._look(vm))
+
+    async def _look(self, vm: VM) -> None:
+        await asyncio.sleep(SETTLE_S)
+        # From here on what happens is looked at anew.
+        self._looking.discard(vm.instance_id)
+        async with self._vms.lock(vm):
+            if not self._vms.holds(vm) or self._vms.current(vm).state is not VmState.RUNNING:
+                return
+            try:
+                seen = await self._node.seen(vm)
+                if seen is not None and seen.exit is None:
+                    self.note(vm, seen.lost)
+            except AtollError as error:
+                log.error("VM %s %s: looking at its links: %s", vm.ip, vm.name, error)
+
+
+def reason_of(vm: VM, lost: tuple[str, ...]) -> str:
+    """What a VM's record says of the links that it has lost. Pure."""
+    if not lost:
+        return ""
+    return f"{_LOST}{', '.join(lost)} was removed from the host; for a new one: atoll vm reboot {vm.name}"
+
+
+def tells_of_lost(vm: VM) -> bool:
+    """Whether its record says that it has lost a link. Pure."""
+    return vm.state is VmState.RUNNING and vm.reason.startswith(_LOST)

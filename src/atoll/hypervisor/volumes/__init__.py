@@ -1,0 +1,1 @@
+"""The volumes of VMs and the stores that they are in."""

@@ -1,0 +1,247 @@
+"""Where volumes are kept: <store>/<ip>/<name>.<format>, each file its VM's user's own, in directories that are closed.
+
+Effects: files. One that is there under its name is whole: it is made beside it and takes its place in one step. What
+no record names is removed when the agent starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from pathlib import Path
+
+from atoll.errors import Conflict, HostFailure, Invalid, NotFound
+from atoll.hypervisor.launch.machines import uid_for
+from atoll.model.size import show_mib
+from atoll.model.vm import VM
+from atoll.model.volume import FileSystem, Volume, VolumeFormat
+from atoll.plan.volumes import Space
+from atoll.system import disks, files
+from atoll.system.failures import failing
+
+# A qcow2 file is a little larger than the disk in it.
+_QCOW2_MARGIN_MIB = 64
+
+
+class Stores:
+    """The stores of a node by name."""
+
+    def __init__(self, places: Mapping[str, Path], reserve_mib: int = 0) -> None:
+        self._places = dict(places)
+        self._reserve_mib = reserve_mib
+        self.spaces: tuple[Space, ...] = ()
+
+    def prepare(self, vms: Mapping[str, VM], unreadable: Collection[str], carried: Mapping[str, str]) -> None:
+        """Make the stores, and leave in them what the VMs of this node have, and nothing else.
+
+        `carried`: VMs whose files may still be at another address. `unreadable`: addresses of which nobody knows.
+        """
+        for place in self._places.values():
+            files.make_dirs(place, 0o700)
+        for ip, other in carried.items():
+            self.carry(other, ip)
+        for place in self._places.values():
+            for directory in place.iterdir():
+                if directory.name in unreadable:
+                    continue
+                if directory.name in vms:
+                    self._tidy(directory, vms[directory.name])
+                else:
+                    files.remove_tree(directory)
+        self.spaces = tuple(self._spaces())
+
+    def _tidy(self, directory: Path, vm: VM) -> None:
+        disks.remove_parts(directory)
+        named = {self.path(vm.ip, volume) for volume in vm.volumes if volume.store and volume.made}
+        for path in directory.iterdir():
+            if path not in named:
+                files.remove_tree(path)
+
+    def _spaces(self) -> Iterator[Space]:
+        """What may be promised in all, however much of it is written already."""
+        ours: dict[int, int] = {}
+        for place in self._places.values():
+            device = place.stat().st_dev
+            taken = sum(disks.allocated_mib(path) for path in place.glob("*/*"))
+            ours[device] = ours.get(device, 0) + taken
+        for name, place in self._places.items():
+            device = place.stat().st_dev
+            total_mib = files.free_mib(place) + ours[device] - self._reserve_mib
+            yield Space(name, device, max(0, total_mib))
+
+    def path(self, ip: str, volume: Volume) -> Path:
+        """The file of a volume, whether it is there or not."""
+        if volume.store not in self._places:
+            known = ", ".join(self._places) or "none"
+            raise NotFound(f"store {volume.store!r}: not on this node", hint=f"there are: {known}")
+        return self._places[volume.store] / ip / volume.file
+
+    async def make(self, ip: str, volume: Volume) -> None:
+        """An empty volume, or one with an empty file system. There already is success."""
+        path = self._room_for(ip, volume)
+        if path.exists():
+            return
+        async with disks.in_the_making(path, uid_for(ip)) as part:
+            if volume.fs is FileSystem.NONE:
+                await _make_empty(part, volume.format, volume.size_mib)
+            elif volume.format is VolumeFormat.RAW:
+                disks.set_size(part, volume.size_mib)
+                await disks.make_ext4(part)
+            else:
+                await disks.make_qcow2(part, volume.size_mib)
+                async with self._scratch(path, ip) as raw:
+                    disks.set_size(raw, volume.size_mib)
+                    await disks.make_ext4(raw)
+                    await disks.convert(raw, "raw", part, "qcow2")
+
+    async def receive(self, ip: str, volume: Volume, chunks: AsyncIterator[bytes], sha256: str) -> FileSystem:
+        """A volume with this content; Invalid if it is another. The file system that is on it, where that is known."""
+        path = self._room_for(ip, volume)
+        most = volume.size_mib << 20
+        if volume.format is VolumeFormat.QCOW2:
+            most += _QCOW2_MARGIN_MIB << 20
+        async with disks.in_the_making(path, uid_for(ip)) as part:
+            await _receive(part, chunks, sha256, most)
+            if volume.format is VolumeFormat.QCOW2:
+                await disks.grow_qcow2(part, volume.size_mib)
+                return FileSystem.NONE
+            disks.set_size(part, volume.size_mib)
+            return FileSystem.EXT4 if disks.ext_at(part) is not None else FileSystem.NONE
+
+    async def grow(self, ip: str, volume: Volume, size_mib: int) -> None:
+        """The disk, and the ext4 file system on it. So large already is success."""
+        path = self._there(ip, volume)
+        if volume.format is VolumeFormat.RAW:
+            disks.set_size(path, size_mib)
+            if volume.fs is FileSystem.EXT4:
+                await disks.resize_ext(path)
+        elif volume.fs is FileSystem.EXT4:
+            async with self._scratch(path, ip) as raw:
+                disks.set_size(raw, size_mib)
+                await disks.convert(path, "qcow2", raw, "raw")
+                await disks.resize_ext(raw)
+                await self._replace(ip, volume, raw, size_mib)
+        else:
+            await disks.grow_qcow2(path, size_mib)
+
+    async def shrink(self, ip: str, volume: Volume, size_mib: int) -> None:
+        """The ext4 file system, and then the disk. On a copy: killed half-way, it is as it was."""
+        path = self._there(ip, volume)
+        async with self._scratch(path, ip) as raw:
+            if volume.format is VolumeFormat.RAW:
+                await disks.copy(path, raw)
+            else:
+                disks.set_size(raw, volume.size_mib)
+                await disks.convert(path, "qcow2", raw, "raw")
+            least = await disks.least_mib(raw)
+            if size_mib < least:
+                raise Conflict(
+                    f"volume {volume.name}: what is on it needs {show_mib(least)}, more than {show_mib(size_mib)}",
+                    hint="delete files in the guest first, or choose a larger size",
+                    details={"least_mib": least},
+                )
+            await disks.resize_ext(raw, size_mib)
+            disks.set_size(raw, size_mib)
+            await self._replace(ip, volume, raw, size_mib)
+
+    async def _replace(self, ip: str, volume: Volume, raw: Path, size_mib: int) -> None:
+        async with disks.in_the_making(self.path(ip, volume), uid_for(ip)) as part:
+            if volume.format is VolumeFormat.RAW:
+                await disks.copy(raw, part)
+            else:
+                await disks.make_qcow2(part, size_mib)
+                await disks.convert(raw, "raw", part, "qcow2")
+
+    async def copy_to(self, ip: str, volume: Volume, moved: Volume) -> None:
+        """The file of a volume in another store too."""
+        source = self._there(ip, volume)
+        async with disks.in_the_making(self._room_for(ip, moved), uid_for(ip)) as part:
+            await disks.copy(source, part)
+
+    def remove(self, ip: str, volume: Volume) -> None:
+        """Gone is fine."""
+        if volume.store in self._places:
+            files.remove_tree(self.path(ip, volume))
+            with contextlib.suppress(OSError):
+                (self._places[volume.store] / ip).rmdir()
+
+    def discard(self, ip: str) -> None:
+        """All that a VM has here. Gone is fine."""
+        for place in self._places.values():
+            files.remove_tree(place / ip)
+
+    def carry(self, ip: str, to: str) -> None:
+        """What was one address's is another's from now on. Nothing there is fine."""
+        for place in self._places.values():
+            if not (place / ip).is_dir():
+                continue
+            with failing(f"moving volumes of {ip} to {to}"):
+                (place / ip).rename(place / to)
+                for path in (place / to).iterdir():
+                    disks.give(path, uid_for(to))
+                files.sync_dir(place)
+
+    def used_mib(self, vm: VM) -> int:
+        """What its volumes really take."""
+        return sum(
+            disks.allocated_mib(self.path(vm.ip, volume))
+            for volume in vm.volumes
+            if volume.store in self._places
+        )
+
+    def _room_for(self, ip: str, volume: Volume) -> Path:
+        path = self.path(ip, volume)
+        files.make_dirs(path.parent, 0o700)
+        return path
+
+    def _there(self, ip: str, volume: Volume) -> Path:
+        path = self.path(ip, volume)
+        if not path.exists():
+            raise HostFailure(
+                f"volume {volume.name}: its file {path} is gone", hint="restore it, or delete it"
+            )
+        return path
+
+    @contextlib.asynccontextmanager
+    async def _scratch(self, path: Path, ip: str) -> AsyncIterator[Path]:
+        """A file beside it for the time of the block."""
+        scratch = path.with_name(f".{path.name}.scratch.part")
+        with failing(f"making {scratch}"):
+            scratch.unlink(missing_ok=True)
+            scratch.touch(0o600)
+            disks.give(scratch, uid_for(ip))
+        try:
+            yield scratch
+        finally:
+            scratch.unlink(missing_ok=True)
+
+
+async def _make_empty(part: Path, disk_format: VolumeFormat, size_mib: int) -> None:
+    if disk_format is VolumeFormat.RAW:
+        disks.set_size(part, size_mib)
+    else:
+        await disks.make_qcow2(part, size_mib)
+
+
+async def _receive(part: Path, chunks: AsyncIterator[bytes], sha256: str, most: int) -> None:
+    digest, got = hashlib.sha256(), 0
+    with failing(f"writing {part}"), part.open("r+b") as file:
+        async for chunk in chunks:
+            got += len(chunk)
+            if got > most:
+                raise Invalid("content", f"more than {most} bytes", "is larger than the volume")
+            digest.update(chunk)
+            if chunk.count(0) == len(chunk):
+                file.seek(len(chunk), os.SEEK_CUR)  # stays a hole
+            else:
+                file.write(chunk)
+        file.truncate(got)
+    if digest.hexdigest() != sha256:
+        raise Invalid(
+            "content",
+            digest.hexdigest(),
+            "is not what its hash says",
+            hint="send it again; was the file changed meanwhile?",
+        )

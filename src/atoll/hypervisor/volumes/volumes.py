@@ -1,0 +1,306 @@
+"""The volumes of VMs beside their roots: add, fill, attach, detach, resize, move, reorder, delete.
+
+A volume is claimed by the record before its file is made, so that nobody else gets its space, and counts once it is
+whole. The record says what the guest is to have; a machine that cannot take or give a disk while it runs has it, or
+is rid of it, from its next start on.
+
+Effects: through inventory, machines and stores. Where volumes go is decided in atoll.plan.volumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import Any
+
+from msgspec import UNSET, structs
+
+from atoll.api.route import Content, Done
+from atoll.api.volumes import AddVolume, ChangeVolume, UploadVolume, VolumeStep
+from atoll.drivers.machine.base import CanHotplug
+from atoll.errors import Conflict, Invalid, NotFound
+from atoll.hypervisor.launch.machines import Machines
+from atoll.hypervisor.vms.changes import running_as, with_pending
+from atoll.hypervisor.vms.creation import Room, check_disks
+from atoll.hypervisor.vms.inventory import Inventory
+from atoll.hypervisor.volumes.stores import Stores
+from atoll.model.lifecycle import DOWN, Action, begin
+from atoll.model.vm import VM, VmState
+from atoll.model.volume import Volume, VolumeFormat, VolumeSpec, check_volume_name, find
+from atoll.plan import capacity
+from atoll.plan.disk_content import QCOW2_HEADER, in_mib, qcow2_size_mib
+from atoll.plan.volumes import check_resize, choose_store, place, reordered
+from atoll.system import clock, steps
+
+Lines = AsyncIterator[VolumeStep | Done[VM]]
+
+
+class Volumes:
+    """Works on the volumes of one VM at a time."""
+
+    def __init__(self, vms: Inventory, machines: Machines, stores: Stores, room: Callable[[], Room]) -> None:
+        self._vms = vms
+        self._machines = machines
+        self._stores = stores
+        self._room = room
+
+    async def make_all(self, vm: VM) -> None:
+        """Those that a new VM is to have. Undone with the VM."""
+        for volume in vm.volumes:
+            if volume.store:
+                await self._stores.make(vm.ip, volume)
+
+    def drop_unmade(self, vm: VM) -> None:
+        """At start-up: what an earlier agent did not get to finish never was."""
+        if not all(volume.made for volume in vm.volumes):
+            self._set(vm, tuple(volume for volume in vm.volumes if volume.made))
+
+    async def add(self, reference: str, request: AddVolume) -> Lines:
+        """A new volume. One just like it under its name is a success."""
+        began = clock.monotonic()
+        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+            if _just_like(vm, request.volume):
+                yield Done(vm)
+                return
+            vm, volume = self._claim(vm, request.volume)
+            steps.step("volume.claimed")
+            try:
+                if volume.store:
+                    await self._stores.make(vm.ip, volume)
+            except BaseException:
+                self._unclaim(vm, volume)
+                raise
+            steps.step("volume.made")
+            yield VolumeStep("made", clock.monotonic() - began)
+            vm = self._finish(vm, structs.replace(volume, made=True))
+            steps.step("volume.finished")
+            yield Done(await self._attach(vm, volume.name) if request.attach else vm)
+
+    async def upload(self, reference: str, name: str, request: UploadVolume, content: Content) -> VM:
+        """A new volume with this content."""
+        check_volume_name(name)
+        size_mib, chunks = await _measured(request, content)
+        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+            spec = VolumeSpec(size_mib, name, request.format, store=request.store)
+            vm, volume = self._claim(vm, spec)
+        # Nobody has to wait for a slow sender: the VM is let go of meanwhile, and may be gone afterwards.
+        try:
+            fs = await self._stores.receive(vm.ip, volume, chunks, request.sha256)
+            async with self._vms.alone_with(vm) as vm:
+                find(vm.volumes, name, vm.name)
+                vm = self._finish(vm, structs.replace(volume, made=True, fs=fs))
+                return await self._attach(vm, name) if request.attach else vm
+        except BaseException:
+            if self._vms.holds(vm):
+                self._unclaim(vm, volume)
+            raise
+
+    async def change(self, reference: str, name: str, change: ChangeVolume) -> Lines:
+        """Taken from the guest first, given to it last."""
+        began = clock.monotonic()
+        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+            find(vm.volumes, name, vm.name)
+            if change.attached is False:
+                vm = await self._detach(vm, name)
+                yield VolumeStep("detached", clock.monotonic() - began)
+            if change.store is not UNSET:
+                vm = await self._move(vm, name, change.store)
+                yield VolumeStep("moved", clock.monotonic() - began)
+            if change.size_mib is not UNSET:
+                vm = await self._resize(vm, name, change.size_mib)
+                yield VolumeStep("resized", clock.monotonic() - began)
+            if change.attached is True:
+                vm = await self._attach(vm, name)
+                yield VolumeStep("attached", clock.monotonic() - began)
+            yield Done(vm)
+
+    async def reorder(self, reference: str, names: tuple[str, ...]) -> VM:
+        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+            return self._set(vm, reordered(vm.volumes, names, vm.name))
+
+    async def delete(self, reference: str, name: str) -> VM:
+        """Gone is a success."""
+        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+            try:
+                volume = find(vm.volumes, name, vm.name)
+            except NotFound:
+                return vm
+            if volume.attached:
+                vm = await self._detach(vm, name)
+            self._check_free(vm, volume, "deleting")
+            # Out of the record first: a file that no record names goes at the next start, one that is named must be.
+            vm = self._set(vm, tuple(other for other in vm.volumes if other.name != name))
+            steps.step("volume.forgotten")
+            self._stores.remove(vm.ip, volume)
+            steps.step("volume.removed")
+            return vm
+
+    def _claim(self, vm: VM, spec: VolumeSpec) -> tuple[VM, Volume]:
+        """All checks, then its place in the record. No await is between them."""
+        room = self._room()
+        (placed,) = place([spec], room.spaces, room.volumes, vm.volumes)
+        volume = structs.replace(placed, attached=False, made=False)
+        new = structs.replace(vm, volumes=(*vm.volumes, volume))
+        check_disks(new, room.disk_kinds)
+        doing = f"adding a volume to VM {vm.name} on {room.node}"
+        capacity.check_grows(new, vm, room.total, room.vms, doing)
+        return self._set(vm, new.volumes), volume
+
+    def _unclaim(self, vm: VM, volume: Volume) -> None:
+        """It never was; unless it is whole by now, and only could not be attached."""
+        current = self._vms.current(vm)
+        if volume.name in {other.name for other in current.volumes if other.made}:
+            return
+        self._stores.remove(vm.ip, volume)
+        self._set(current, tuple(other for other in current.volumes if other.name != volume.name))
+
+    def _finish(self, vm: VM, volume: Volume) -> VM:
+        return self._set(vm, _with(vm.volumes, volume))
+
+    async def _attach(self, vm: VM, name: str) -> VM:
+        """Now where the machine can, else from its next start on."""
+        volume = find(vm.volumes, name, vm.name)
+        _check_made(volume, vm)
+        if volume.attached:
+            return vm
+        volume = structs.replace(volume, attached=True)
+        driver = self._hotplug(vm)
+        live = driver is not None and await driver.can_attach(self._machines.machine(vm))
+        new = self._set(vm, _with(vm.volumes, volume))
+        if driver is None or not live:
+            return new
+        try:
+            self._machines.limit(new, starting=False)
+            await driver.attach(self._machines.machine(vm), self._machines.disk(vm, volume))
+        except BaseException:
+            self._set(new, vm.volumes)
+            raise
+        return self._has(new, {*_had(vm), name})
+
+    async def _detach(self, vm: VM, name: str) -> VM:
+        volume = find(vm.volumes, name, vm.name)
+        if not volume.attached:
+            return vm
+        volume = structs.replace(volume, attached=False)
+        new = self._set(vm, _with(vm.volumes, volume))
+        driver = self._hotplug(vm)
+        if driver is None or not await driver.can_detach(self._machines.machine(vm), name):
+            return new
+        try:
+            await driver.detach(self._machines.machine(vm), name)
+        except BaseException:
+            self._set(new, vm.volumes)
+            raise
+        return self._has(new, {*_had(vm)} - {name})
+
+    async def _resize(self, vm: VM, name: str, size_mib: int) -> VM:
+        volume = find(vm.volumes, name, vm.name)
+        check_resize(volume, size_mib, vm.name)
+        self._check_free(vm, volume, "resizing")
+        resized = structs.replace(volume, size_mib=size_mib)
+        if size_mib < volume.size_mib:
+            await self._stores.shrink(vm.ip, volume, size_mib)
+            return self._set(vm, _with(vm.volumes, resized))
+        # Claimed first. Of the same size is done again: it may have been cut short.
+        room = self._room()
+        choose_store(size_mib - volume.size_mib, volume.store, room.spaces, room.volumes)
+        vm = self._set(vm, _with(vm.volumes, resized))
+        try:
+            await self._stores.grow(vm.ip, volume, size_mib)
+        except BaseException:
+            self._set(vm, _with(vm.volumes, volume))
+            raise
+        return vm
+
+    async def _move(self, vm: VM, name: str, store: str) -> VM:
+        volume = find(vm.volumes, name, vm.name)
+        if volume.store == store:
+            return vm
+        if not volume.store:
+            raise Conflict(f"volume {name} of VM {vm.name}: is in memory and in no store")
+        self._check_free(vm, volume, "moving")
+        room = self._room()
+        choose_store(volume.size_mib, store, room.spaces, room.volumes)
+        moved = structs.replace(volume, store=store)
+        await self._stores.copy_to(vm.ip, volume, moved)
+        vm = self._set(vm, _with(vm.volumes, moved))
+        self._stores.remove(vm.ip, volume)
+        return vm
+
+    def _check_free(self, vm: VM, volume: Volume, doing: str) -> None:
+        """Refuse while the guest has it, or somebody is at work on it."""
+        _check_made(volume, vm)
+        if vm.state in DOWN:
+            return
+        if vm.state is not VmState.RUNNING:
+            begin(Action.ALTER, vm.name, vm.state)
+        if volume.name in _had(vm):
+            raise Conflict(
+                f"{doing} volume {volume.name} of VM {vm.name}: the guest has it",
+                hint=f"detach it first: atoll volume detach {vm.name} {volume.name}, or stop the VM",
+            )
+
+    def _hotplug(self, vm: VM) -> CanHotplug | None:
+        """What can give and take disks now; None where the next start is soon enough."""
+        driver = self._machines.driver(vm.driver)
+        return driver if vm.state is VmState.RUNNING and isinstance(driver, CanHotplug) else None
+
+    def _has(self, vm: VM, names: Collection[str]) -> VM:
+        """Note that the machine that runs has these disks now."""
+        there = tuple(volume.name for volume in vm.volumes if volume.name in names)
+        running = structs.replace(vm.running or running_as(vm), volumes=there)
+        new = with_pending(structs.replace(vm, running=running), vm)
+        return self._vms.update(vm, running=new.running, pending=new.pending)
+
+    def _set(self, vm: VM, volumes: tuple[Volume, ...]) -> VM:
+        new = with_pending(vm, structs.replace(vm, volumes=volumes))
+        changes: dict[str, Any] = {"volumes": volumes, "running": new.running, "pending": new.pending}
+        return self._vms.update(vm, **changes)
+
+
+def _check_made(volume: Volume, vm: VM) -> None:
+    if not volume.made:
+        raise Conflict(
+            f"volume {volume.name} of VM {vm.name}: its content is on its way", hint="wait until it is there"
+        )
+
+
+def _had(vm: VM) -> tuple[str, ...]:
+    """The disks that the machine has which runs now."""
+    return (vm.running or running_as(vm)).volumes
+
+
+def _with(volumes: tuple[Volume, ...], changed: Volume) -> tuple[Volume, ...]:
+    return tuple(changed if volume.name == changed.name else volume for volume in volumes)
+
+
+def _just_like(vm: VM, spec: VolumeSpec) -> bool:
+    """The VM has a volume of this name that is what is asked for."""
+    there = next((volume for volume in vm.volumes if volume.name == spec.name and volume.made), None)
+    asked = (spec.size_mib, spec.format, spec.fs, spec.type)
+    return there is not None and (there.size_mib, there.format, there.fs, there.type) == asked
+
+
+async def _measured(request: UploadVolume, content: Content) -> tuple[int, AsyncIterator[bytes]]:
+    """How large a volume the content needs, or is asked for; and the content, of which nothing is lost."""
+    chunks = content.chunks
+    if request.format is VolumeFormat.QCOW2:
+        head = b""
+        while len(head) < QCOW2_HEADER and (chunk := await anext(chunks, b"")):
+            head += chunk
+        needed, chunks = qcow2_size_mib(head), _again(head, chunks)
+    elif content.length is not None:
+        needed = in_mib(content.length)
+    elif request.size_mib is not None:
+        needed = request.size_mib
+    else:
+        raise Invalid("size_mib", None, "is needed where the length of the content is not told")
+    size_mib = needed if request.size_mib is None else request.size_mib
+    if size_mib < needed:
+        raise Invalid("size_mib", size_mib, f"is less than the content needs: {needed} MiB")
+    return size_mib, chunks
+
+
+async def _again(head: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield head
+    async for chunk in rest:
+        yield chunk

@@ -1,0 +1,1 @@
+"""What every service has: the gate, audit, events, supervised background work, certificates that renew."""

@@ -1,0 +1,232 @@
+"""Fuzz of the metadata server: hostile HTTP, seeded, while a good guest goes on reading what is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from atoll.guestnet.http.limits import Limits
+from atoll.guestnet.metadata.guest import Guest
+from atoll.guestnet.metadata.server import MetadataServer
+
+if TYPE_CHECKING:
+    from tests.host.hypervisor.conftest import Island, Station
+
+REQUESTS, ATTACKERS, PIPELINED = 100_000, 12, 120
+SECRET = b"the good guest's own script"
+LIMITS = Limits(per_guest_per_s=1 << 30, headers_s=0.5, connection_s=5)
+
+METHODS = ("GET", "GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "M-SEARCH")
+TARGETS = (
+    *(
+        "/datasource/SmallStack",
+        "/latest/user-data",
+        "/latest/dynamic/instance-identity/document",
+        "/latest/api/token",
+        "/openstack/latest/meta_data.json",
+        "/nocloud/meta-data",
+    ),
+    *(
+        "/",
+        "/latest/",
+        "/latest",
+        "/latest/meta-data/",
+        "//",
+        "/../../etc/passwd",
+        "/%2e%2e/%00",
+        "/%ff",
+        "/?a=b#c",
+    ),
+    *("http://169.254.169.254/latest/", "http://x:y@z/"),
+)
+HEADERS = (
+    "Connection: keep-alive",
+    "Connection: upgrade\r\nUpgrade: websocket",
+    "X-Forwarded-For: 10.77.0.5",
+    "Accept-Encoding: gzip, br",
+    "Expect: 100-continue",
+    "Content-Length: 0",
+    "Cookie: a=b",
+    "X-aws-ec2-metadata-token: \xe9",
+    "X-aws-ec2-metadata-token-ttl-seconds: 60",
+    "If-Modified-Since: yesterday",
+    "Range: bytes=0-1",
+)
+FATAL = (
+    "GET / HTTP/1.1\r\n\r\n",
+    "FOO / HTTP/1.1\r\nHost: m\r\n\r\n",
+    "GET * HTTP/1.1\r\nHost: m\r\n\r\n",
+    "GET /\xe9 HTTP/1.1\r\nHost: m\r\n\r\n",
+    "GET http://[::1]:99999/ HTTP/1.1\r\nHost: m\r\n\r\n",
+    "GET / HTTP/7.7\r\nHost: m\r\n\r\n",
+    "CONNECT example.org:443 HTTP/1.1\r\nHost: m\r\n\r\nhello",
+    "GET / HTTP/1.1\r\nHost: m\r\nHost: n\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: m\r\nContent-Length: 5\r\n\r\nhello",
+    "GET / HTTP/1.1\r\nHost: m\r\nContent-Length: 500000\r\n\r\nhello",
+    "GET / HTTP/1.1\r\nHost: m\r\nContent-Length: -5\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: m\r\nContent-Length: 99999999999999999999\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: m\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+    "GET / HTTP/1.1\r\nHost: m\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\nabc",
+    "GET / HTTP/1.1\r\nHost: m\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
+    "GET / HTTP/1.1\r\nHost: m\r\nX: " + "y" * 9000 + "\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: m\r\n" + "A: b\r\n" * 50 + "\r\n",
+    "GET / HTTP/1.1\r\n folded: header\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: m\r\n\0: \0\r\n\r\n",
+    "GET /" + "a" * 5000,
+    "GET / HTTP/1.1\r\nHost: m\r\nX: ",
+)
+PRINTABLE = [chr(byte) for byte in range(0x21, 0x7F)]
+
+
+class Forge:
+    """Makes what a hostile client sends on one connection."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def connection(self) -> bytes:
+        """Mostly many odd requests at once, which keep the server busy; else what it has to break off."""
+        pick = self.random
+        match pick.randrange(10):
+            case 0:
+                return pick.randbytes(pick.randrange(1, 3000))
+            case 1 | 2:
+                return self._damaged(self._requests(pick.randrange(1, 5)))
+            case 3:
+                return (self._request("Via: a") + pick.choice(FATAL)).encode("latin-1")
+            case 4 | 5:
+                return pick.choice(FATAL).encode("latin-1")
+            case _:
+                return self._requests(PIPELINED)
+
+    def _requests(self, count: int) -> bytes:
+        requests = [self._request(*self._headers()) for _ in range(count)]
+        return ("".join(requests) + self._request("Connection: close")).encode("latin-1")
+
+    def _request(self, *headers: str) -> str:
+        pick = self.random
+        target = pick.choice(TARGETS) if pick.random() < 0.6 else "/" + self._noise(60)
+        return "\r\n".join((f"{pick.choice(METHODS)} {target} HTTP/1.1", "Host: m", *headers, "", ""))
+
+    def _headers(self) -> list[str]:
+        chosen = self.random.sample(HEADERS, k=self.random.randrange(3))
+        return [*chosen, f"X-{self.random.randrange(100)}: {self._noise(200)}"]
+
+    def _noise(self, most: int) -> str:
+        return "".join(self.random.choices(PRINTABLE, k=self.random.randrange(most)))
+
+    def _damaged(self, sent: bytes) -> bytes:
+        data = bytearray(sent)
+        for _ in range(self.random.randrange(1, 6)):
+            data[self.random.randrange(len(data))] = self.random.randrange(256)
+        return bytes(data)
+
+
+def resident_mib() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / (1 << 20)
+
+
+class Attack:
+    """What the attackers share: the server that they wear down, and what it gave them."""
+
+    def __init__(self, server: MetadataServer, station: Station) -> None:
+        self.server = server
+        self.station = station
+        self.statuses: set[bytes] = set()
+
+    @property
+    def over(self) -> bool:
+        return self.server.counters.requests + self.server.counters.malformed >= REQUESTS
+
+    async def run(self, seed: int) -> None:
+        forge = Forge(seed)
+        while not self.over:
+            received = await self._send(forge.connection())
+            assert SECRET not in received
+            assert b"i-good" not in received
+            self.statuses.update(re.findall(rb"HTTP/1\.[01] (\d+) ", received))
+
+    async def _send(self, data: bytes) -> bytes:
+        """All that comes back until the server closes; it has to, by its own deadlines."""
+        received = bytearray()
+        async with self.station.connect() as (reader, writer), asyncio.timeout(60):
+            writer.write(data)
+            with contextlib.suppress(ConnectionError):
+                while piece := await reader.read(1 << 16):
+                    received += piece
+        return bytes(received)
+
+
+class Reader:
+    """The good guest: reads everything, over and over, and minds how much is done for others meanwhile.
+
+    In seconds of CPU: how long it takes by the clock is up to whatever else this machine does.
+    """
+
+    def __init__(self, station: Station) -> None:
+        self.station = station
+        self.rounds = 0
+        self.slowest_s = 0.0
+
+    async def run(self, attack: Attack) -> None:
+        while not attack.over:
+            assert await self._read("/datasource/SmallStack") == b"true\n"
+            assert await self._read("/latest/user-data") == SECRET
+            document = json.loads(await self._read("/latest/dynamic/instance-identity/document"))
+            assert (document["ip"], document["instance_id"]) == (self.station.ip, "i-good")
+            self.rounds += 1
+            await asyncio.sleep(0.01)
+
+    async def _read(self, path: str) -> bytes:
+        began = time.process_time()
+        reply = await self.station.ask(path)
+        self.slowest_s = max(self.slowest_s, time.process_time() - began)
+        assert reply.status == 200
+        return reply.body
+
+
+async def test_a_fuzzing_guest_neither_stops_nor_slows_the_server_for_a_good_one(
+    island: Island, good: Station, bad: Station, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    good.configure()
+    bad.configure()
+    guests = {
+        good.ip: Guest(vm=good.vm, user_data=SECRET),
+        bad.ip: Guest(vm=bad.vm, user_data=bytes(1000)),
+    }
+    readers: set[str] = set()
+    server = MetadataServer(island.service, guests.get, lambda ip, _: readers.add(ip), LIMITS)
+    attack, reader = Attack(server, bad), Reader(good)
+    before_mib = resident_mib()
+    await server.start()
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(reader.run(attack))
+            for seed in range(ATTACKERS):
+                group.create_task(attack.run(seed))
+        for _ in range(3):
+            assert (await bad.ask("/datasource/SmallStack")).body == b"true\n"
+    finally:
+        await server.close()
+    counters = server.counters
+    assert counters.requests + counters.malformed >= REQUESTS
+    assert counters.malformed > 300
+    assert counters.expired > 10
+    assert counters.refused == 0
+    assert attack.statuses == {b"200", b"400", b"401", b"403", b"404", b"405", b"413"}
+    assert readers == {good.ip, bad.ip}
+    assert reader.rounds > 50
+    assert reader.slowest_s < 1
+    assert resident_mib() - before_mib < 48
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert caplog.records == []

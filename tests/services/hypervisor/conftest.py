@@ -1,0 +1,322 @@
+"""A Hypervisor on simulated machines and a simulated network, in this process, on the real wire with mTLS."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from atoll.api import hypervisor as api
+from atoll.api.async_client import AsyncClient
+from atoll.api.codec import error_of
+from atoll.api.hypervisor import CreateVm, StopVm, Wait
+from atoll.api.route import Done
+from atoll.api.server import application
+from atoll.drivers.machine.sim import SimDriver, SimFaults
+from atoll.hypervisor.consoles.bootlog import BootLogs
+from atoll.hypervisor.http import MAX_BODY, Handlers
+from atoll.hypervisor.launch.hotpool import Pooling
+from atoll.hypervisor.launch.machines import Machines
+from atoll.hypervisor.launch.templates import Limits as TemplateLimits
+from atoll.hypervisor.launch.templates import Templates
+from atoll.hypervisor.network.sim import SimNetwork
+from atoll.hypervisor.service import Hypervisor, NodeFacts
+from atoll.hypervisor.utilisation import Meter
+from atoll.hypervisor.vms.readiness import Board
+from atoll.hypervisor.vms.records import Records
+from atoll.hypervisor.vms.recovery import recover
+from atoll.hypervisor.volumes.stores import Stores
+from atoll.identity.access import Operators
+from atoll.images.store import ImageStore
+from atoll.model.image import DirectBoot
+from atoll.model.network import Address, Subnet, mac_for
+from atoll.model.node import Capacity
+from atoll.model.vm import VM, VmSpec
+from atoll.plan.policies import Backoff
+from atoll.serving.audit import AuditLog
+from atoll.serving.gate import CertificateGate
+from atoll.system import clock
+
+LAN = Subnet("lan", "10.9.0.0/24", "10.9.0.1")
+ADDRESSES = tuple(Address(f"10.9.0.{last}", mac_for(f"10.9.0.{last}")) for last in range(5, 9))
+TOTAL = Capacity(milli_cpus=2000, memory_mib=1024, disk_mib=1024)
+
+
+class Node:
+    """One node. `start` again is what a new agent on the same state directory does."""
+
+    def __init__(self, directory: Path, pki: Any) -> None:
+        self.directory = directory
+        self.pki = pki
+        self.images = ImageStore(directory / "images")
+        self.faults = SimFaults()
+        self.boot_id = "boot-1"
+        self.backoff = Backoff(first_s=0.01, longest_s=0.04, limit=3)
+        self.acknowledge_within_s = 1.0
+        self.open_ports: set[int] = set()
+        self.hot_pool = 0
+        self.port = 0
+        self._background: list[asyncio.Task[None]] = []
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        self.records = Records(self.directory / "state")
+        self.records.prepare()
+        vms = self.records.load()
+        places = {name: self.directory / "stores" / name for name in ("fast", "slow")}
+        self.stores = Stores(places)
+        known = {ip: record.vm for ip, record in vms.items()}
+        self.stores.prepare(known, self.records.unreadable, self.records.carried)
+        self.audit = AuditLog(self.directory / "state" / "audit.jsonl")
+        self.driver = SimDriver(lambda ip, reason: self.service.on_exit(ip, reason), self.faults)
+        self.network = SimNetwork(lambda ip, stage: self.service.reached(ip, stage))
+        board = Board(clock.monotonic)
+        self.templates = Templates(
+            self.directory / "state" / "templates",
+            TemplateLimits(most=8, memory_reserve_mib=0, disk_reserve_mib=0),
+            {"sim": self.driver},
+            {"sim": None},
+            self.images,
+            "atoll/fleet-test",
+            lambda: self.service.pool.wake(),
+        )
+        self.machines = Machines(
+            {"sim": self.driver},
+            {"sim": None},
+            self.network,
+            self.images,
+            "atoll/fleet-test",
+            self.records.directory,
+            lambda vm: self.service.subnet_of(vm),
+            templates=self.templates,
+            volume_path=self.stores.path,
+        )
+        facts = NodeFacts(
+            name="node1",
+            ip="10.9.0.2",
+            boot_id=self.boot_id,
+            total=TOTAL,
+            operators=Operators(users=("oper",)),
+            drivers=(await self.driver.describe(),),
+            cores=2,
+            backoff=self.backoff,
+            acknowledge_within_s=self.acknowledge_within_s,
+        )
+        self.service = Hypervisor(
+            facts,
+            self.records,
+            self.machines,
+            self.network,
+            self.images,
+            board,
+            vms,
+            self.answers,
+            stores=self.stores,
+            audit=self.audit,
+            pooling=Pooling(self.templates, self.hot_pool, 0, self.answers),
+        )
+        await self.network.serve(self.service.holdings.subnets)
+        await recover(self.service, self.machines, vms, self.boot_id, "atoll/fleet-test")
+        self.templates.prepare()
+        self._background = [
+            asyncio.create_task(work) for work in (self.templates.tend(), self.service.pool.tend())
+        ]
+        meter = Meter(self.service.list, self.machines.group, self.stores.used_mib)
+        logs = BootLogs(self.records.directory)
+        handlers = Handlers(self.service, self.records, self.images, logs, meter, self.audit)
+        gate = CertificateGate(self.pki.peers(), facts.operators, handlers.auditor.denied)
+        self._runner = web.AppRunner(
+            application(handlers.bound(), gate, MAX_BODY), access_log=None, shutdown_timeout=0.1
+        )
+        await self._runner.setup()
+        site = web.TCPSite(
+            self._runner, "127.0.0.1", self.port, ssl_context=self.pki.server(), reuse_address=True
+        )
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def answers(self, ip: str, port: int) -> bool:
+        return port in self.open_ports
+
+    async def stop(self) -> None:
+        """The agent goes; machines stay."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        if self._runner is not None and self._runner.server is not None:
+            # As when it is killed: nobody says goodbye.
+            for connection in self._runner.server.connections:
+                if connection.transport is not None:
+                    connection.transport.abort()
+            await self._runner.cleanup()
+            self._runner = None
+        await self.service.close()
+        await self.driver.close()
+
+    async def restart(self, *, reboot: bool = False) -> None:
+        await self.stop()
+        if reboot:
+            self.boot_id = f"{self.boot_id}+"
+            for record in (self.directory / "state" / "vms").glob("*/sim.json"):
+                record.unlink()
+        await self.start()
+
+    async def furnish(self) -> None:
+        """A subnet with addresses, as an operator would add them."""
+        async with self.user("oper") as oper:
+            await oper.call(api.NODE_ADD_SUBNET, body=LAN)
+            await oper.call(api.NODE_ADD_ADDRESS, body=api.AddAddress("lan", ADDRESSES))
+
+    def user(self, name: str = "ann", **claims: Any) -> User:
+        return User(self, self.pki.user(name, **claims))
+
+    def free(self) -> set[str]:
+        return {address.ip for pool in self.service.node().pools for address in pool.free}
+
+    def traces(self) -> set[str]:
+        """All that the host holds of VMs, by what it is."""
+        state = self.directory / "state"
+        files = {
+            str(path.relative_to(state)) for kind in ("vms", "trash") for path in (state / kind).rglob("*")
+        }
+        volumes = {str(path.relative_to(self.directory)) for path in self.directory.glob("stores/*/*")}
+        return files | volumes | {f"plugged {ip}" for ip in self.network.plugged}
+
+    def machine(self, vm: VM) -> Any:
+        """What the driver knows of a VM, for those who play its guest."""
+        return self.machines.machine(vm)
+
+
+class User(AsyncClient):
+    """Somebody with a certificate, and what they usually ask for."""
+
+    def __init__(self, node: Node, context: ssl.SSLContext) -> None:
+        super().__init__([("127.0.0.1", node.port)], context, timeout_s=20)
+
+    async def create(
+        self, name: str = "web", *, wait_for: str | None = None, request_id: str | None = None, **spec: Any
+    ) -> VM:
+        user_data = spec.pop("user_data", b"")
+        timeout_s = spec.pop("timeout_s", 10)
+        wanted = VmSpec(**{"name": name, "image": "tiny", "driver": "sim", "memory_mib": 64, **spec})
+        request = CreateVm(wanted, user_data, Wait(wait_for, timeout_s), request_id)
+        return await result(self.stream(api.VM_CREATE, body=request))
+
+    async def list(self) -> tuple[VM, ...]:
+        return await self.call(api.VM_LIST)
+
+    async def show(self, vm: str) -> VM:
+        return await self.call(api.VM_SHOW, {"vm": vm})
+
+    async def begin(self, vm: str, wait_for: str | None = None, timeout_s: float = 10) -> VM:
+        return await result(self.stream(api.VM_START, {"vm": vm}, body=Wait(wait_for, timeout_s)))
+
+    async def halt(self, vm: str, grace_s: float = 5) -> VM:
+        return await self.call(api.VM_STOP, {"vm": vm}, body=StopVm(grace_s))
+
+    async def reboot(self, vm: str, wait_for: str | None = None) -> VM:
+        return await result(self.stream(api.VM_REBOOT, {"vm": vm}, body=Wait(wait_for, 10)))
+
+    async def destroy(self, vm: str) -> None:
+        await self.call(api.VM_DESTROY, {"vm": vm})
+
+    async def node(self) -> Any:
+        return await self.call(api.NODE_SHOW)
+
+    async def stream_raw(self, route: Any, body: bytes, query: str = "") -> None:
+        """A body or a query that our clients would not send."""
+        host, port = self._addresses[0]
+        url = f"https://{host}:{port}{route.path}{query}"
+        data = io.BytesIO(body) if body else None
+        headers = {"Content-Type": "application/json"}
+        async with self._open_session().request(route.verb, url, data=data, headers=headers) as response:
+            raise error_of(await response.read(), response.status)
+
+
+async def result(lines: AsyncIterator[Any]) -> Any:
+    """The end of a stream."""
+    last = [line async for line in lines][-1]
+    assert isinstance(last, Done)
+    return last.result
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], Any]], Awaitable[None]]:
+    """Wait for what happens by itself."""
+
+    async def until(true: Callable[[], Any]) -> None:
+        async with asyncio.timeout(5):
+            while not true():
+                await asyncio.sleep(0.005)
+
+    return until
+
+
+@pytest.fixture
+async def bare_node(tmp_path: Path, pki: Any) -> AsyncIterator[Node]:
+    """A node with an image, and no subnet yet."""
+    node = Node(tmp_path, pki)
+    for name in ("kernel", "initrd"):
+        (tmp_path / name).write_bytes(b"\0")
+    node.images.add(
+        "tiny",
+        kinds=("sim",),
+        boot=DirectBoot("kernel", "initrd"),
+        files={"kernel": tmp_path / "kernel", "initrd": tmp_path / "initrd"},
+        min_memory_mib=32,
+        ready="metadata",
+    )
+    node.images.add(
+        "twin",
+        kinds=("sim",),
+        boot=DirectBoot("kernel", "initrd"),
+        files={"kernel": tmp_path / "kernel", "initrd": tmp_path / "initrd"},
+        min_memory_mib=32,
+        ready="metadata",
+        forkable=True,
+    )
+    node.images.add(
+        "heavy",
+        kinds=("qemu",),
+        boot=DirectBoot("kernel", "initrd"),
+        files={"kernel": tmp_path / "kernel", "initrd": tmp_path / "initrd"},
+    )
+    await node.start()
+    yield node
+    await node.stop()
+
+
+@pytest.fixture
+async def node(bare_node: Node) -> Node:
+    """A node with four addresses to give."""
+    await bare_node.furnish()
+    return bare_node
+
+
+@pytest.fixture
+def user_of(node: Node) -> Callable[[ssl.SSLContext], User]:
+    return lambda context: User(node, context)
+
+
+@pytest.fixture
+async def ann(node: Node) -> AsyncIterator[User]:
+    async with node.user("ann") as user:
+        yield user
+
+
+@pytest.fixture
+async def bob(node: Node) -> AsyncIterator[User]:
+    async with node.user("bob") as user:
+        yield user
+
+
+@pytest.fixture
+async def oper(node: Node) -> AsyncIterator[User]:
+    async with node.user("oper") as user:
+        yield user
