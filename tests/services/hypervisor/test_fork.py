@@ -67,7 +67,7 @@ async def test_a_member_of_the_pool_that_has_lost_its_link_becomes_nobody(
     waiting = parked(pooling)
     guests = {ip: sim(pooling, ip) for ip in pooling.service.pool.held()}
     lost = next(ip for ip, guest in guests.items() if guest["waiting"] and guest["rehearsals"])
-    pooling.service.on_link(link_for(lost), False)
+    pooling.signals.link(link_for(lost), False)
     assert parked(pooling) == waiting - 1
     await until(lambda: parked(pooling) >= waiting)
 

@@ -15,18 +15,20 @@ import contextlib
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from msgspec import Struct, structs
 
+from atoll.drivers.machine.base import Exit
 from atoll.errors import AtollError, Conflict, TimedOut
+from atoll.hypervisor.launch.answering import Answers, converse
 from atoll.hypervisor.launch.machines import Machines
 from atoll.hypervisor.launch.templates import Templates
-from atoll.hypervisor.vms.follow import Answers, converse
 from atoll.model.network import Address
 from atoll.model.node import Capacity
 from atoll.model.vm import VM, MachineType, VmState
+from atoll.plan import firewall
 from atoll.plan import hotpool as plan
 from atoll.plan.hotpool import Left, Line
 from atoll.system import clock, files, host, steps
@@ -78,7 +80,7 @@ class PoolPlace(Struct, frozen=True):
     free_addresses: Callable[[], dict[str, tuple[Address, ...]]]
     """Those that neither VMs nor members hold, by subnet."""
     directory: Callable[[str], Path]
-    discard: Callable[[str], None]
+    discard: Callable[[str], Awaitable[None]]
     is_open: Callable[[], bool]
     """Whether the node takes VMs."""
     ready: Callable[[VM], str]
@@ -169,18 +171,23 @@ class HotPool:
                 await asyncio.wait({member.making})
             await self._machines.halt(member.vm)
             steps.step("pool.halted")
-            self._node.discard(member.vm.ip)
+            await self._node.discard(member.vm.ip)
             steps.step("pool.discarded")
 
-    def on_exit(self, ip: str) -> bool:
-        """Whether it was a member that ended by itself."""
-        member = self._members.get(ip)
-        if member is None:
-            return False
-        member.parked = False
-        member.kind = Kind("", "")  # of no use to anybody: the next round ends it
-        self._wake.set()
-        return True
+    def on_exit(self, ip: str, exit_: Exit) -> None:
+        """A machine ended by itself. One that was a member is of no use any more."""
+        self._give_up(ip)
+
+    def on_link(self, link: str | None, there: bool) -> None:
+        """A link came or went. A member that lost its own is of no use any more."""
+        if link is not None and not there and (ip := firewall.ip_of(f"vm-{link}")) is not None:
+            self._give_up(ip)
+
+    def _give_up(self, ip: str) -> None:
+        if (member := self._members.get(ip)) is not None:
+            member.parked = False
+            member.kind = Kind("", "")  # the next round ends it
+            self._wake.set()
 
     def reached(self, ip: str, stage: str) -> None:
         """Told of every stage that anybody reaches."""

@@ -6,12 +6,14 @@
     <state>/vms/<ip>/user-data-<hash>   the user data, and what it was before; beside it sockets and logs
     <state>/trash/                      directories on their way out; emptied at start-up
 
-Effects: durable files. A record is there before anything of its VM is, and goes after all of it has. Which user
-data counts is what the record says: one write of it changes both. A record that cannot be read makes a damaged VM.
+Effects: durable files, written by a thread, so that nobody waits for a disk but those who asked. A record is there
+before anything of its VM is, and goes after all of it has. Which user data counts is what the record
+says: one write of it changes both. A record that cannot be read makes a damaged VM.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import uuid
@@ -84,8 +86,14 @@ class Records:
             # 0711: drivers' unprivileged processes pass through to files that are theirs.
             files.make_dirs(directory, 0o711)
         files.remove_leftovers(self._state)
-        for left in self._trash.iterdir():
-            files.remove_tree(left)
+
+    async def empty_trash(self) -> None:
+        """Remove what an earlier agent did not get to remove. What cannot be removed is left, and logged."""
+        for left in list(self._trash.iterdir()):
+            try:
+                await asyncio.to_thread(files.remove_tree, left)
+            except AtollError as error:
+                log.error("%s", error)
 
     def directory(self, ip: str) -> Path:
         return self._vms / ip
@@ -108,7 +116,10 @@ class Records:
             )
         return Given()
 
-    def write_given(self, given: Given) -> None:
+    async def write_given(self, given: Given) -> None:
+        await asyncio.to_thread(self._write_given, given)
+
+    def _write_given(self, given: Given) -> None:
         # The copy first: whichever of them is read later, it is not older than what was acknowledged.
         for path in reversed(self._given_paths()):
             files.write_durably(path, msgspec.json.encode(given))
@@ -116,7 +127,10 @@ class Records:
     def _given_paths(self) -> tuple[Path, Path]:
         return self._state / "node.json", self._state / "node.json.copy"
 
-    def write(self, record: Record) -> None:
+    async def write(self, record: Record) -> None:
+        await asyncio.to_thread(self._write, record)
+
+    def _write(self, record: Record) -> None:
         directory = self.directory(record.vm.ip)
         files.make_dirs(directory, 0o711)
         for nic in record.vm.nics:
@@ -134,7 +148,7 @@ class Records:
         for directory in sorted(self._vms.iterdir()):
             path = directory / "vm.json"
             if not path.exists():
-                self.discard(directory.name)
+                self._discard(directory.name)
                 continue
             files.remove_leftovers(directory)
             try:
@@ -149,8 +163,11 @@ class Records:
                     records[directory.name] = damaged
         return records
 
-    def discard(self, ip: str) -> None:
+    async def discard(self, ip: str) -> None:
         """Remove the directory of a VM: out of sight in one step, then for good."""
+        await asyncio.to_thread(self._discard, ip)
+
+    def _discard(self, ip: str) -> None:
         directory = self.directory(ip)
         self._unreadable.pop(ip, None)
         if directory.exists():
@@ -172,10 +189,13 @@ class Records:
         why = f"its record {directory / 'vm.json'} cannot be read: {error}"
         return damaged(ip, _nics_in(directory), given, written_at, why)
 
-    def move(self, record: Record) -> None:
+    async def move(self, record: Record) -> None:
         """The directory of a VM goes to the address that the record says it moves to. The write of it follows."""
+        await asyncio.to_thread(self._move, record)
+
+    def _move(self, record: Record) -> None:
         assert record.moving is not None
-        self.discard(record.moving.ip)
+        self._discard(record.moving.ip)
         self.directory(record.vm.ip).rename(self.directory(record.moving.ip))
         files.sync_dir(self._vms)
 
@@ -186,11 +206,14 @@ class Records:
         arrived = directory.name == record.moving.ip
         settled = moved(record) if arrived else structs.replace(record, moving=None)
         self.carried[settled.vm.ip] = record.vm.ip if arrived else record.moving.ip
-        self.write(settled)
+        self._write(settled)
         return settled
 
-    def write_user_data(self, ip: str, data: bytes) -> None:
+    async def write_user_data(self, ip: str, data: bytes) -> None:
         """Keep it. It counts once the record names its hash."""
+        await asyncio.to_thread(self._write_user_data, ip, data)
+
+    def _write_user_data(self, ip: str, data: bytes) -> None:
         files.make_dirs(self.directory(ip), 0o711)
         files.write_durably(self._user_data_path(ip, hashlib.sha256(data).hexdigest()), data)
 
