@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 
+from atoll.api.changes import VM_CHANGE, ChangeVm
 from atoll.errors import HostFailure
 from atoll.hypervisor.vms import recovery
 from atoll.hypervisor.vms.records import Record
 from atoll.model.vm import VM, VmState
+from atoll.model.volume import VolumeSpec
 from atoll.plan.recovery import Want
 
 
@@ -226,3 +230,50 @@ async def test_an_agent_that_dies_before_a_vm_has_its_turn_leaves_it_to_the_next
         await node.stop()
     await node.start()
     await until(lambda: node.service.vms.show("web").state is VmState.RUNNING)
+
+
+def as_a_newer_agent_writes(record: dict[str, Any], needs: int) -> None:
+    """Put fields into a record that agents of this version do not know."""
+    record |= {"format": 99, "needs_format": needs, "lease_id": "abc"}
+    record["vm"] |= {"zone": "b"}
+    record["vm"]["volumes"][0] |= {"encrypted": True}
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+async def test_an_agent_takes_over_the_vms_of_a_newer_one_and_gives_them_back_whole(ann, node, rounds: int):
+    vm = await ann.create("web", volumes=(VolumeSpec(1, "data"),))
+    path = node.records.directory(vm.ip) / "vm.json"
+    for turn in range(rounds):
+        await node.stop()
+        newer = msgspec.json.decode(path.read_bytes())
+        as_a_newer_agent_writes(newer, needs=1)
+        path.write_bytes(msgspec.json.encode(newer))
+        await node.start()
+        assert (await ann.show("web")).state is VmState.RUNNING
+        assert vm.ip in await node.driver.inspect([node.machine(vm)])
+        await ann.call(VM_CHANGE, {"vm": "web"}, body=ChangeVm(tags={"seen": str(turn)}))
+        kept = msgspec.json.decode(path.read_bytes())
+        assert kept["vm"]["tags"] == {"seen": str(turn)}
+        assert (kept["lease_id"], kept["vm"]["zone"]) == ("abc", "b")
+        assert kept["vm"]["volumes"][0]["encrypted"] is True
+        assert kept["format"] < 99
+
+
+async def test_a_vm_whose_record_needs_a_newer_agent_is_left_alone_until_there_is_one(ann, node):
+    vm = await ann.create("web")
+    path = node.records.directory(vm.ip) / "vm.json"
+    await node.stop()
+    before = path.read_bytes()
+    newer = msgspec.json.decode(before)
+    as_a_newer_agent_writes(newer, needs=99)
+    path.write_bytes(msgspec.json.encode(newer))
+    await node.start()
+    (left,) = await ann.list()
+    assert left.state is VmState.DAMAGED
+    assert "needs an agent that knows format 99" in left.reason
+    assert vm.ip in await node.driver.inspect([node.machine(vm)])
+    assert msgspec.json.decode(path.read_bytes()) == newer
+    await node.stop()
+    path.write_bytes(before)
+    await node.start()
+    assert (await ann.show("web")).state is VmState.RUNNING

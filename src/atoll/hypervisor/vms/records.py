@@ -30,6 +30,7 @@ from atoll.model.network import mac_for
 from atoll.model.vm import MAX_USER_DATA, UNKNOWN_DRIVER, VM, MachineType, VmNic, VmState
 from atoll.plan.addresses import Given, nic_of
 from atoll.plan.recovery import Want
+from atoll.serving.formats import Format, Unknown
 from atoll.system import files, steps
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,10 @@ class Record(Struct, frozen=True):
         return (self.vm,) if self.moving is None else (self.vm, self.moving)
 
 
+RECORD = Format(Record, number=1, needs=1)
+GIVEN = Format(Given, number=1, needs=1)
+
+
 class Records:
     """Reads and writes the state directory. One process at a time: `app` holds its lock."""
 
@@ -75,6 +80,9 @@ class Records:
         self.carried: dict[str, str] = {}
         """VMs whose move was cut short: what is kept of them elsewhere may be at that other address."""
         self._unreadable: dict[str, frozenset[str]] = {}
+        self._unknown: dict[str, Unknown] = {}
+        """Fields of records that only a newer agent knows, by instance id; they stay as they are."""
+        self._unknown_given: Unknown = {}
 
     @property
     def unreadable(self) -> frozenset[str]:
@@ -103,7 +111,8 @@ class Records:
         failure = ""
         for path in self._given_paths():
             try:
-                return msgspec.json.decode(files.read_limited(path, MAX_GIVEN), type=Given)
+                given, self._unknown_given = GIVEN.decode(files.read_limited(path, MAX_GIVEN))
+                return given
             except FileNotFoundError:
                 continue
             except _UNREADABLE as error:
@@ -122,7 +131,7 @@ class Records:
     def _write_given(self, given: Given) -> None:
         # The copy first: whichever of them is read later, it is not older than what was acknowledged.
         for path in reversed(self._given_paths()):
-            files.write_durably(path, msgspec.json.encode(given))
+            files.write_durably(path, GIVEN.encode(given, self._unknown_given))
 
     def _given_paths(self) -> tuple[Path, Path]:
         return self._state / "node.json", self._state / "node.json.copy"
@@ -137,7 +146,8 @@ class Records:
             mark = directory / f"{_NIC}{nic.ip}"
             if not mark.exists():
                 files.write_durably(mark, b"")
-        files.write_durably(directory / "vm.json", msgspec.json.encode(record))
+        unknown = self._unknown.get(record.vm.instance_id, {})
+        files.write_durably(directory / "vm.json", RECORD.encode(record, unknown))
         if self._user_data.get(record.vm.ip) != record.vm.user_data_sha256:
             self._settle_user_data(record.vm)
 
@@ -152,7 +162,10 @@ class Records:
                 continue
             files.remove_leftovers(directory)
             try:
-                record = self._settle(directory, _read(path))
+                record, unknown = _read(path)
+                if unknown:
+                    self._unknown[record.vm.instance_id] = unknown
+                record = self._settle(directory, record)
                 records[record.vm.ip] = record
                 self._settle_user_data(record.vm)
             except _UNREADABLE as error:
@@ -281,8 +294,8 @@ def _nics_in(directory: Path) -> list[str]:
     return sorted(path.name.removeprefix(_NIC) for path in directory.glob(f"{_NIC}*"))
 
 
-def _read(path: Path) -> Record:
-    record = msgspec.json.decode(files.read_limited(path, MAX_RECORD), type=Record)
+def _read(path: Path) -> tuple[Record, Unknown]:
+    record, unknown = RECORD.decode(files.read_limited(path, MAX_RECORD))
     if path.parent.name not in (record.vm.ip, record.moving.ip if record.moving else ""):
         raise HostFailure(f"it is that of {record.vm.ip}")
-    return record
+    return record, unknown
