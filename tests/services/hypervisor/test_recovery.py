@@ -209,6 +209,7 @@ async def test_a_node_serves_while_its_vms_wait_to_be_started_after_a_reboot_of_
         await ann.create(name)
     async with node.starts_held() as release:
         await node.restart(reboot=True)
+        await until(lambda: [vm.state for vm in node.service.vms.list()].count(VmState.STARTING) == 2)
         waiting = [vm for vm in await ann.list() if vm.state is VmState.STOPPED]
         assert len(waiting) == 2
         assert {vm.reason for vm in waiting} == {"the host was rebooted; it is started again in its turn"}
