@@ -42,6 +42,7 @@ from atoll.model.node import Capacity
 from atoll.model.vm import VM
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
+from atoll.serving.health import Health
 from atoll.serving.supervisor import Supervisor
 
 USER = "bench"
@@ -70,7 +71,9 @@ async def ours(directory: Path) -> web.Application:
     peers = PeerReader(ca.read_bytes(), Revocations(directory / "crl.pem", ca))
     meter = Meter(vms.list, lambda vm: "none", lambda vm: 0)
     audit = AuditLog(records.directory("audit.jsonl"))
-    handlers = Handlers(service, Backstage(records, images, BootLogs(records.directory), meter, audit))
+    handlers = Handlers(
+        service, Backstage(records, images, BootLogs(records.directory), meter, audit, Health(background))
+    )
     return application(handlers.bound(), CertificateGate(peers, operators), MAX_BODY)
 
 

@@ -54,10 +54,10 @@ def measure() -> Findings:
 class OwnAgent:
     """The agent of a cloud, with simulated machines beside real ones."""
 
-    def __init__(self, cloud: OwnCloud) -> None:
+    def __init__(self, cloud: OwnCloud, **settings: object) -> None:
         self._cloud = cloud
         told = json.loads(cloud.paths.agent.read_text())
-        told |= {"drivers": ["qemu", "sim"], "templates": 0}
+        told |= {"drivers": ["qemu", "sim"], "templates": 0, **settings}
         self._config = cloud.paths.directory / "bench.json"
         self._config.write_text(json.dumps(told))
         self._process = self._start()
@@ -70,6 +70,12 @@ class OwnAgent:
         with self._cloud.client() as client:
             client.call(api.NODE_SHOW)
         return time.monotonic() - began
+
+    @property
+    def memory_mib(self) -> float:
+        """What it has in memory."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
@@ -91,10 +97,10 @@ class OwnAgent:
 
 
 @contextmanager
-def own_agent(cloud: OwnCloud) -> Iterator[OwnAgent]:
-    """In the place of the one that `atoll up` started."""
+def own_agent(cloud: OwnCloud, **settings: object) -> Iterator[OwnAgent]:
+    """In the place of the one that `atoll up` started; with settings of its own."""
     cloud.atoll("down")
-    agent = OwnAgent(cloud)
+    agent = OwnAgent(cloud, **settings)
     try:
         yield agent
     finally:
@@ -102,7 +108,8 @@ def own_agent(cloud: OwnCloud) -> Iterator[OwnAgent]:
             agent.kill()
 
 
-def fill(cloud: OwnCloud) -> None:
+def add_blank_image(cloud: OwnCloud) -> None:
+    """What simulated machines boot."""
     blank = cloud.paths.directory / "blank"
     blank.write_bytes(b"x")
     ImageStore(cloud.paths.images).add(
@@ -112,6 +119,10 @@ def fill(cloud: OwnCloud) -> None:
         files={"kernel": blank, "initrd": blank},
         min_memory_mib=16,
     )
+
+
+def fill(cloud: OwnCloud) -> None:
+    add_blank_image(cloud)
     with cloud.client() as client:
         for number in range(SIMULATED + REAL):
             kind = ("qemu", "appliance", 128, 100) if number < REAL else ("sim", "blank", 16, 10)

@@ -48,6 +48,7 @@ from atoll.plan.capacity import promised
 from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
+from atoll.serving.health import Health
 from atoll.serving.supervisor import Supervisor
 from atoll.system import host, link_events
 
@@ -152,8 +153,10 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     await recover(service, bench, config.cgroup)
     logs = BootLogs(records.directory)
     meter = Meter(vms.list, machines.group, stores.used_mib)
-    handlers = Handlers(service, Backstage(records, images, logs, meter, audit))
+    health = Health(background)
+    handlers = Handlers(service, Backstage(records, images, logs, meter, audit, health))
     await _listen(config, handlers, facts.operators, control, stack, background)
+    background.keep("watching the loop", health.watch)
     background.begin("emptying the trash", records.empty_trash())
     background.begin("starting VMs after a reboot of the host", relaunch_all(service.life, bench))
     background.keep("keeping boot logs small", lambda: logs.keep_small(lambda: [vm.ip for vm in vms.list()]))

@@ -46,6 +46,7 @@ from atoll.model.vm import VM, VmSpec
 from atoll.plan.policies import Backoff
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
+from atoll.serving.health import Health
 from atoll.serving.supervisor import Supervisor
 
 LAN = Subnet("lan", "10.9.0.0/24", "10.9.0.1")
@@ -140,7 +141,7 @@ class Node:
             self.background.keep("filling the hot pool", self.service.pool.tend)
         meter = Meter(vms.list, self.machines.group, self.stores.used_mib)
         logs = BootLogs(self.records.directory)
-        backstage = Backstage(self.records, self.images, logs, meter, self.audit)
+        backstage = Backstage(self.records, self.images, logs, meter, self.audit, Health(self.background))
         handlers = Handlers(self.service, backstage)
         gate = CertificateGate(self.pki.peers(), facts.operators, handlers.auditor.denied)
         self._runner = web.AppRunner(

@@ -12,7 +12,7 @@ from atoll.api.changes import VM_CHANGE, ChangeVm
 from atoll.api.hypervisor import CreateVm, Wait
 from atoll.api.observing import AUDIT, METRICS, UTILISATION, AuditQuery
 from atoll.api.route import Done
-from atoll.errors import Conflict, Denied, Unauthenticated
+from atoll.errors import Conflict, Denied, HostFailure, Unauthenticated
 from atoll.model.vm import VmSpec
 from atoll.model.volume import FileSystem, VolumeSpec
 
@@ -33,9 +33,14 @@ async def test_every_vm_is_measured_and_so_is_the_node(ann, node):
     assert seen.cores >= 1
 
 
-async def test_metrics_are_what_prometheus_reads(ann, oper):
+async def test_metrics_are_what_prometheus_reads(ann, oper, node):
     await ann.create("web")
     await oper.call(api.NODE_DRAIN)
+
+    async def fail() -> None:
+        raise HostFailure("no space")
+
+    node.background.begin("tidying", fail())
     page = b"".join([chunk async for chunk in ann.download(METRICS)]).decode()
     samples = {
         (sample.name, *sorted(sample.labels.values())): sample.value
@@ -48,6 +53,8 @@ async def test_metrics_are_what_prometheus_reads(ann, oper):
     assert samples["atoll_node_cpus_total",] == 2
     assert samples["atoll_vm_cpu_seconds_total", "10.9.0.5", "web"] == 0
     assert samples["atoll_node_info", "0.1.0", "node1"] == 1
+    assert samples["atoll_background_failures_total", "tidying"] == 1
+    assert samples["atoll_loop_lag_seconds_count",] == 0
 
 
 async def test_metrics_need_a_certificate(node, pki, user_of):

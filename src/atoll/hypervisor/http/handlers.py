@@ -16,6 +16,7 @@ from atoll.hypervisor.utilisation import Meter
 from atoll.hypervisor.vms.records import Records
 from atoll.images.store import ImageStore
 from atoll.serving.audit import AuditLog, Auditor
+from atoll.serving.health import Health
 
 # As much as the largest of our requests: the 65,536 addresses of a /16.
 MAX_BODY = 4 << 20
@@ -29,6 +30,7 @@ class Backstage(Struct, frozen=True):
     logs: BootLogs
     meter: Meter
     audit: AuditLog
+    health: Health
 
 
 class Handlers:
@@ -39,7 +41,7 @@ class Handlers:
             VmHandlers(service, backstage.records),
             VolumeHandlers(service),
             ConsoleHandlers(service, backstage.logs),
-            ObservingHandlers(service, backstage.meter, backstage.audit),
+            ObservingHandlers(service, backstage.meter, backstage.audit, backstage.health),
         )
 
     def bound(self) -> tuple[Bound, ...]:

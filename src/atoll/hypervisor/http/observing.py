@@ -16,13 +16,15 @@ from atoll.model.audit import AuditEntry
 from atoll.model.event import Event
 from atoll.model.utilisation import Utilisation
 from atoll.serving.audit import AuditLog
+from atoll.serving.health import Health
 
 
 class ObservingHandlers:
-    def __init__(self, service: Hypervisor, meter: Meter, audit: AuditLog) -> None:
+    def __init__(self, service: Hypervisor, meter: Meter, audit: AuditLog, health: Health) -> None:
         self._service = service
         self._meter = meter
         self._audit = audit
+        self._health = health
 
     def bound(self) -> tuple[Bound, ...]:
         return (
@@ -43,7 +45,7 @@ class ObservingHandlers:
         return self._meter.read()
 
     async def metrics(self, call: Call[None, None]) -> AsyncIterator[bytes]:
-        yield metrics(self._service.node(), self._meter.read())
+        yield metrics(self._service.node(), self._meter.read(), self._health.families())
 
     async def audit(self, call: Call[None, AuditQuery]) -> AsyncIterator[AuditEntry | Done[None]]:
         for entry in self._audit.read(call.query):
