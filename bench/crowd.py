@@ -7,12 +7,12 @@ Effects: a cloud of the bench's own, with an agent that has simulated machines b
 from __future__ import annotations
 
 import asyncio
-import tempfile
+import hashlib
+import io
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from measuring import Figure, Findings, Series, Table, Target, at_most, say, series
 from own_cloud import OwnCloud, own_cloud
@@ -175,13 +175,12 @@ def uploading(cloud: OwnCloud, guest: str) -> Iterator[list[float]]:
     done: list[float] = []
 
     def upload() -> None:
-        with tempfile.NamedTemporaryFile(dir="/var/tmp") as file, cloud.client() as client:
-            Path(file.name).write_bytes(b"\xa5" * (UPLOAD_MIB << 20))
+        content = b"\xa5" * (UPLOAD_MIB << 20)
+        query = UploadVolume(hashlib.sha256(content).hexdigest())
+        with cloud.client() as client:
             began = time.monotonic()
-            with Path(file.name).open("rb") as content:
-                client.upload(
-                    VOLUME_UPLOAD, {"vm": guest, "volume": "big"}, query=UploadVolume(), content=content
-                )
+            params = {"vm": guest, "volume": "big"}
+            client.upload(VOLUME_UPLOAD, params, io.BytesIO(content), len(content), query=query)
             done.extend((UPLOAD_MIB, time.monotonic() - began))
 
     thread = threading.Thread(target=upload, daemon=True)

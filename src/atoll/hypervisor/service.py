@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from atoll import __version__
 from atoll.errors import AtollError
 from atoll.guestnet.dhcp.answer import Lease
 from atoll.guestnet.netboot.library import Client
 from atoll.hypervisor.consoles.screens import Screens
 from atoll.hypervisor.launch.answering import Answers, answers
 from atoll.hypervisor.launch.hotpool import HotPool, Pooling, PoolPlace
+from atoll.hypervisor.overview import Overview
 from atoll.hypervisor.signals import Signals
 from atoll.hypervisor.vms.acknowledgements import Acknowledgements
 from atoll.hypervisor.vms.awaited_exits import AwaitedExits
@@ -35,7 +35,6 @@ from atoll.model.identity import Identity
 from atoll.model.node import Node
 from atoll.model.vm import VM
 from atoll.plan.addresses import nic_of
-from atoll.plan.volumes import store_infos
 from atoll.serving.audit import AuditLog, Auditor
 from atoll.serving.events import Events
 from atoll.system import clock
@@ -63,6 +62,7 @@ class Hypervisor:
         self.stages = stages
         self.pool = HotPool(options.pooling, bench.machines, _pool_place(bench))
         self.vms.reserved = self.pool.held
+        self._overview = Overview(bench, self.pool)
         self.volumes = Volumes(bench, options.stores)
         self.changes = Changes(bench)
         self.screens = Screens(bench.machines)
@@ -91,27 +91,7 @@ class Hypervisor:
     # --- what is there
 
     def node(self) -> Node:
-        facts, vms = self._bench.facts, self.vms.list()
-        states = [str(vm.state) for vm in vms]
-        spaces = self._bench.stores.spaces
-        return Node(
-            ip=facts.ip,
-            name=facts.name,
-            version=__version__,
-            boot_id=facts.boot_id,
-            total=facts.total,
-            free=self._bench.unused().minus(self.pool.demand()),
-            drivers=facts.drivers,
-            pools=self.holdings.pools(),
-            vms={state: states.count(state) for state in sorted(set(states))},
-            owner_users=facts.operators.users,
-            owner_groups=facts.operators.groups,
-            drained=self.holdings.drained,
-            stores=store_infos(spaces, (volume for vm in vms for volume in vm.volumes)),
-            overcommit=facts.overcommit,
-            templates=self.pool.templates,
-            pooled=self.pool.waiting,
-        )
+        return self._overview.node()
 
     def owned(self, identity: Identity, method: str, reference: str) -> VM:
         """The VM of this IP or name, if the caller may do this to it."""
