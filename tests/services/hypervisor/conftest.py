@@ -16,6 +16,7 @@ from atoll.api import hypervisor as api
 from atoll.api.async_client import AsyncClient
 from atoll.api.codec import error_of
 from atoll.api.hypervisor import CreateVm, StopVm, Wait
+from atoll.api.reaching import current
 from atoll.api.route import Done
 from atoll.api.server import application
 from atoll.drivers.machine.sim import SimDriver, SimFaults
@@ -231,11 +232,12 @@ class User(AsyncClient):
 
     async def stream_raw(self, route: Any, body: bytes, query: str = "") -> None:
         """A body or a query that our clients would not send."""
-        host, port = self._addresses[0]
+        host, port = self.address
         url = f"https://{host}:{port}{route.path}{query}"
         data = io.BytesIO(body) if body else None
         headers = {"Content-Type": "application/json"}
-        async with self._open_session().request(route.verb, url, data=data, headers=headers) as response:
+        session, tls = self._open_session(), current(self._tls)
+        async with session.request(route.verb, url, data=data, headers=headers, ssl=tls) as response:
             raise error_of(await response.read(), response.status)
 
 
