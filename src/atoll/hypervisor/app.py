@@ -35,9 +35,6 @@ from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import Operators
 from atoll.identity.brokers import HttpsBroker
 from atoll.identity.issuers import AuthorityIssuer, HttpsIssuer, RoleIssuer
-from atoll.identity.peer import PeerReader
-from atoll.identity.revocations import Revocations
-from atoll.identity.tls import ServerCertificate, server_context
 from atoll.images.store import ImageStore
 from atoll.model.node import Capacity
 from atoll.model.vm import VM
@@ -45,11 +42,10 @@ from atoll.plan.capacity import promised
 from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
+from atoll.serving.tls import Tls
 from atoll.system import clock, host, link_events
 
 log = logging.getLogger(__name__)
-
-RELOAD_EVERY_S = 10.0
 
 
 async def serve(config: Config) -> None:
@@ -151,8 +147,9 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     templates.prepare()
     logs = BootLogs(records.directory)
     meter = Meter(service.list, machines.group, stores.used_mib)
-    handlers = Handlers(service, records, images, logs, meter, audit)
-    await _listen(config, handlers, operators, control, stack)
+    tls = Tls(config.pki)
+    handlers = Handlers(service, records, images, logs, meter, audit, tls.certificate)
+    await _listen(config, tls, handlers, operators, control, stack)
     _background(stack, logs.keep_small(lambda: [vm.ip for vm in service.list()]))
     stack.push_async_callback(service.pool.close)
     _background(stack, templates.tend())
@@ -183,29 +180,21 @@ def _capacity(config: Config, stores: Stores) -> Capacity:
 
 async def _listen(
     config: Config,
+    tls: Tls,
     handlers: Handlers,
     operators: Operators,
     control: ControlPort,
     stack: contextlib.AsyncExitStack,
 ) -> None:
-    pki = config.pki
-    context = server_context(pki.certificate, pki.key, pki.ca)
-    peers = PeerReader(pki.ca.read_bytes(), Revocations(pki.crl, pki.ca))
-    gate = CertificateGate(peers, operators, handlers.auditor.denied)
+    gate = CertificateGate(tls.peers, operators, handlers.auditor.denied)
     runner = web.AppRunner(application(handlers.bound(), gate, MAX_BODY), access_log=None, shutdown_timeout=1)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     for address in config.listen:
-        await web.TCPSite(runner, address, config.port, ssl_context=context, reuse_address=True).start()
-    await control.open(runner, context)
-    _background(stack, _reload(ServerCertificate(context, pki.certificate, pki.key)))
-
-
-async def _reload(certificate: ServerCertificate) -> None:
-    """For ever: take up a renewed certificate."""
-    while True:
-        await asyncio.sleep(RELOAD_EVERY_S)
-        certificate.reload_if_changed()
+        await web.TCPSite(runner, address, config.port, ssl_context=tls.context, reuse_address=True).start()
+    await control.open(runner, tls.context)
+    _background(stack, tls.keep_certificate())
+    _background(stack, tls.keep_revocations())
 
 
 def _background(stack: contextlib.AsyncExitStack, work: Coroutine[None, None, None]) -> None:

@@ -12,15 +12,7 @@ from atoll.identity.issuers import HttpsService
 from atoll.identity.roles import LIFETIME, MAX_LIFETIME
 from atoll.model.checks import check_ip, check_name, check_range
 from atoll.model.node import Overcommit
-
-
-class Pki(Struct, frozen=True):
-    """Files: the CA that callers must be of, its revocation list, and our own certificate."""
-
-    ca: Path
-    crl: Path
-    certificate: Path
-    key: Path
+from atoll.serving.tls import Pki
 
 
 class Roles(Struct, frozen=True, forbid_unknown_fields=True):

@@ -29,6 +29,7 @@ from atoll.hypervisor.service import Hypervisor
 from atoll.hypervisor.upkeep import Upkeep
 from atoll.hypervisor.utilisation import Meter
 from atoll.hypervisor.vms.records import Records
+from atoll.identity.tls import ServerCertificate
 from atoll.images.store import ImageStore
 from atoll.model.checks import check_ip, check_pattern
 from atoll.model.event import Event
@@ -54,9 +55,10 @@ class Handlers:
         logs: BootLogs,
         meter: Meter,
         audit: AuditLog,
+        certificate: ServerCertificate | None = None,
     ) -> None:
         self.auditor = Auditor(audit, service.find)
-        self._upkeep = Upkeep(service, meter, audit, self._owned)
+        self._upkeep = Upkeep(service, meter, audit, self._owned, certificate)
         self._service = service
         self._records = records
         self._images = images

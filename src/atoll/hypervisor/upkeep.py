@@ -12,6 +12,7 @@ from atoll.api.route import Bound, Call, Content, Done, bind, bind_download, bin
 from atoll.api.volumes import AddVolume, ChangeVolume, UploadVolume, VolumeOrder, VolumeStep
 from atoll.hypervisor.service import Hypervisor
 from atoll.hypervisor.utilisation import Meter, metrics
+from atoll.identity.tls import ServerCertificate
 from atoll.model.audit import AuditEntry
 from atoll.model.checks import check_pattern
 from atoll.model.utilisation import Utilisation
@@ -26,8 +27,16 @@ Owned = Callable[[str, Call[Any, Any]], VM]
 class Upkeep:
     """One method per route."""
 
-    def __init__(self, service: Hypervisor, meter: Meter, audit: AuditLog, owned: Owned) -> None:
+    def __init__(
+        self,
+        service: Hypervisor,
+        meter: Meter,
+        audit: AuditLog,
+        owned: Owned,
+        certificate: ServerCertificate | None = None,
+    ) -> None:
         self._service = service
+        self._certificate = certificate
         self._meter = meter
         self._audit = audit
         self._owned = owned
@@ -79,7 +88,8 @@ class Upkeep:
         return self._meter.read()
 
     async def metrics(self, call: Call[None, None]) -> AsyncIterator[bytes]:
-        yield metrics(self._service.node(), self._meter.read())
+        end = self._certificate.validity.not_after if self._certificate is not None else None
+        yield metrics(self._service.node(), self._meter.read(), end)
 
     async def audit(self, call: Call[None, AuditQuery]) -> AsyncIterator[AuditEntry | Done[None]]:
         for entry in self._audit.read(call.query):

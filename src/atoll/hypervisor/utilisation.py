@@ -6,6 +6,7 @@ Effects: reads cgroups, /proc, netlink and the sizes of volumes. `measured` puts
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -89,11 +90,21 @@ class _Families(Collector):
         yield from self._families
 
 
-def metrics(node: Node, used: Utilisation) -> bytes:
+def metrics(node: Node, used: Utilisation, certificate_end: datetime | None = None) -> bytes:
     """The page for Prometheus. Pure."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families([*_node_families(node, used), *_vm_families(used)]))
+    families = [*_node_families(node, used), *_certificate_families(certificate_end), *_vm_families(used)]
+    registry.register(_Families(families))
     return generate_latest(registry)
+
+
+def _certificate_families(end: datetime | None) -> Iterator[Metric]:
+    if end is not None:
+        yield GaugeMetricFamily(
+            "atoll_node_certificate_end_timestamp_seconds",
+            "When the certificate that the node serves with ends.",
+            value=end.timestamp(),
+        )
 
 
 def _node_families(node: Node, used: Utilisation) -> Iterator[Metric]:

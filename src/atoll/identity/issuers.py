@@ -34,7 +34,7 @@ from atoll.identity.roles import (
     PublicKeys,
     RoleCredentials,
 )
-from atoll.identity.signer import Answer, Request
+from atoll.identity.signer import Answer, Renewal, Request
 from atoll.model.vm import check_role
 from atoll.system import processes
 
@@ -56,12 +56,17 @@ class AuthorityIssuer:
 
     async def issue(self, role: str, holder: str, keys: Mapping[Algorithm, PublicKeys]) -> Answer:
         request = Request(role, holder, dict(keys), int(self._lifetime.total_seconds()))
-        done = await processes.run(
-            (sys.executable, "-m", "atoll.identity.signer", str(self._directory)),
-            stdin=msgspec.json.encode(request),
-            timeout_s=TIMEOUT_S,
-        )
-        return msgspec.json.decode(done.stdout, type=Answer)
+        return msgspec.json.decode(await ask_signer(self._directory, request), type=Answer)
+
+
+async def ask_signer(directory: Path, request: Request | Renewal) -> bytes:
+    """What a signer process makes of it, with the CA in a directory of this machine."""
+    done = await processes.run(
+        (sys.executable, "-m", "atoll.identity.signer", str(directory)),
+        stdin=msgspec.json.encode(request),
+        timeout_s=TIMEOUT_S,
+    )
+    return done.stdout
 
 
 class HttpsService(Struct, frozen=True):

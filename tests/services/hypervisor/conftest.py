@@ -130,7 +130,8 @@ class Node:
         ]
         meter = Meter(self.service.list, self.machines.group, self.stores.used_mib)
         logs = BootLogs(self.records.directory)
-        handlers = Handlers(self.service, self.records, self.images, logs, meter, self.audit)
+        shown = self.pki.certificate()
+        handlers = Handlers(self.service, self.records, self.images, logs, meter, self.audit, shown)
         gate = CertificateGate(self.pki.peers(), facts.operators, handlers.auditor.denied)
         self._runner = web.AppRunner(
             application(handlers.bound(), gate, MAX_BODY), access_log=None, shutdown_timeout=0.1

@@ -33,7 +33,7 @@ async def test_every_vm_is_measured_and_so_is_the_node(ann, node):
     assert seen.cores >= 1
 
 
-async def test_metrics_are_what_prometheus_reads(ann, oper):
+async def test_metrics_are_what_prometheus_reads(ann, oper, pki):
     await ann.create("web")
     await oper.call(api.NODE_DRAIN)
     page = b"".join([chunk async for chunk in ann.download(METRICS)]).decode()
@@ -48,6 +48,8 @@ async def test_metrics_are_what_prometheus_reads(ann, oper):
     assert samples["atoll_node_cpus_total",] == 2
     assert samples["atoll_vm_cpu_seconds_total", "10.9.0.5", "web"] == 0
     assert samples["atoll_node_info", "0.1.0", "node1"] == 1
+    end = pki.certificate().validity.not_after.timestamp()
+    assert samples["atoll_node_certificate_end_timestamp_seconds",] == end
 
 
 async def test_metrics_need_a_certificate(node, pki, user_of):

@@ -14,7 +14,7 @@ BASE = {
     "ip": "10.1.0.1",
     "state": "/state",
     "images": "/images",
-    "pki": {"ca": "/ca", "crl": "/crl", "certificate": "/c", "key": "/k"},
+    "pki": {"ca": "/ca", "crls": ["/crl"], "certificate": "/c", "key": "/k"},
     "cgroup": "atoll/x",
 }
 SERVICE = {
@@ -40,6 +40,11 @@ def test_roles_are_issued_by_a_ca_in_a_directory_or_by_a_service_or_not_at_all(t
     assert by_service is not None
     assert by_service.issuer is not None
     assert by_service.issuer.certificate == Path("/roles/{role}.pem")
+
+
+def test_an_unknown_setting_of_the_pki_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AtollError, match="crl"):
+        loaded(tmp_path, pki=BASE["pki"] | {"crl": "/crl"})
 
 
 @pytest.mark.parametrize(

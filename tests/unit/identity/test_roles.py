@@ -16,8 +16,16 @@ from atoll.identity.authority import Authority
 from atoll.identity.contents import Contents
 from atoll.identity.issuers import issue
 from atoll.identity.peer import NothingRevoked, PeerReader
-from atoll.identity.roles import Algorithm, Certificates, KeyPair, PublicKeys, check_role_given, make_keys
+from atoll.identity.roles import (
+    Algorithm,
+    Certificates,
+    KeyPair,
+    PublicKeys,
+    check_role_given,
+    make_keys,
+)
 from atoll.identity.signer import Answer, Request, sign
+from atoll.identity.trust import read_cas
 from atoll.model.identity import Identity
 
 OPERATORS = Operators(users=("root",), groups=("ops",))
@@ -70,7 +78,7 @@ def test_a_role_is_a_user_that_no_person_can_be(authority: Authority, keys: dict
             frozenset(),
             frozenset(),
         )
-        peers = PeerReader(authority.cert_pem, NothingRevoked())
+        peers = PeerReader(read_cas(authority.cert_pem), NothingRevoked())
         der = certificate.public_bytes(certificates.Encoding.DER)
         assert peers.identity(der, datetime.now(UTC)) == Identity("admin@role")
 
