@@ -35,6 +35,7 @@ from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import Operators
 from atoll.identity.brokers import HttpsBroker
 from atoll.identity.issuers import AuthorityIssuer, HttpsIssuer, RoleIssuer
+from atoll.identity.roles import RoleCallers
 from atoll.images.store import ImageStore
 from atoll.model.node import Capacity
 from atoll.model.vm import VM
@@ -82,7 +83,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         stack.push_async_callback(driver.close)
     described = {name: await driver.describe() for name, driver in drivers.items()}
     control = ControlPort(config.port)
-    credentials = _credentials(config.roles, lambda: service.list())
+    credentials = _credentials(config.roles, config.role_callers, lambda: service.list())
     if credentials is not None:
         stack.callback(credentials.close)
     network = Bridges(
@@ -134,6 +135,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         operators=operators,
         drivers=tuple(described.values()),
         has_roles=credentials is not None,
+        role_callers=config.role_callers,
     )
     audit = AuditLog(config.state / "audit.jsonl")
     pooling = Pooling(templates, config.hot_pool, config.memory_reserve_mib)
@@ -158,13 +160,15 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         _background(stack, credentials.keep())
 
 
-def _credentials(roles: Roles | None, vms: Callable[[], Iterable[VM]]) -> Credentials | None:
+def _credentials(
+    roles: Roles | None, callers: RoleCallers, vms: Callable[[], Iterable[VM]]
+) -> Credentials | None:
     """What keeps the credentials of VMs that have a role, where this node can have any issued."""
     if roles is None:
         return None
     issuer: RoleIssuer
     if roles.issuer is not None:
-        issuer = HttpsIssuer(roles.issuer)
+        issuer = HttpsIssuer(roles.issuer, callers)
     else:
         assert roles.authority is not None
         issuer = AuthorityIssuer(roles.authority, timedelta(seconds=roles.lifetime_s))

@@ -40,6 +40,7 @@ from atoll.hypervisor.vms.records import Record, Records
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.hypervisor.volumes.volumes import Volumes
 from atoll.identity.access import Operators, check_owner
+from atoll.identity.roles import RoleCallers
 from atoll.images.store import ImageStore
 from atoll.model.event import EventKind
 from atoll.model.identity import Identity
@@ -78,6 +79,7 @@ class NodeFacts(Struct, frozen=True):
     drivers: tuple[DriverInfo, ...]
     has_roles: bool = False
     """Whether VMs can be given roles: somebody issues their credentials."""
+    role_callers: RoleCallers = RoleCallers()
     cores: int = 0
     overcommit: Overcommit = Overcommit()
     backoff: Backoff = Backoff()
@@ -302,6 +304,7 @@ class Hypervisor:
             held=self._vms.held(),
             freed=self._vms.freed,
             has_roles=self._facts.has_roles,
+            role_callers=self._facts.role_callers,
             cores=self._facts.cores,
             spaces=self._stores.spaces,
             disk_kinds=self._machines.disk_kinds(),

@@ -34,6 +34,7 @@ from atoll.hypervisor.vms.records import Records
 from atoll.hypervisor.vms.recovery import recover
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import Operators
+from atoll.identity.roles import RoleCallers
 from atoll.images.store import ImageStore
 from atoll.model.image import DirectBoot
 from atoll.model.network import Address, Subnet, mac_for
@@ -62,6 +63,7 @@ class Node:
         self.acknowledge_within_s = 1.0
         self.open_ports: set[int] = set()
         self.hot_pool = 0
+        self.role_callers = RoleCallers()
         self.port = 0
         self._background: list[asyncio.Task[None]] = []
         self._runner: web.AppRunner | None = None
@@ -106,6 +108,7 @@ class Node:
             operators=Operators(users=("oper",)),
             drivers=(await self.driver.describe(),),
             cores=2,
+            role_callers=self.role_callers,
             backoff=self.backoff,
             acknowledge_within_s=self.acknowledge_within_s,
         )

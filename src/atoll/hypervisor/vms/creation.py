@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from atoll.api.hypervisor import CreateVm
 from atoll.errors import Conflict, Denied, Invalid, PoolEmpty
 from atoll.identity.access import Operators, check_owners_given, check_subnet
-from atoll.identity.roles import check_role_given
+from atoll.identity.roles import RoleCallers, check_creator, check_role_given
 from atoll.model.identity import Identity
 from atoll.model.image import Image
 from atoll.model.network import Subnet
@@ -38,6 +38,7 @@ class Room(Struct, frozen=True):
     """When addresses were given back, as a count: the later the larger."""
     has_roles: bool = False
     """Somebody issues credentials for the roles of VMs here."""
+    role_callers: RoleCallers = RoleCallers()
     cores: int = 0
     """Those of the host; none given: as many as there are CPUs to promise."""
     spaces: tuple[Space, ...] = ()
@@ -69,6 +70,7 @@ def plan_vm(
 ) -> VM:
     """The VM; or NotFound, Conflict, Invalid, Denied, PoolEmpty, NoCapacity."""
     spec = request.spec
+    check_creator(identity, room.role_callers)
     _check_image(spec, image)
     if any(vm.name == spec.name for vm in room.vms):
         raise Conflict(
