@@ -36,6 +36,7 @@ from atoll.identity.access import Operators
 from atoll.identity.peer import PeerReader
 from atoll.identity.revocations import Revocations
 from atoll.identity.tls import server_context
+from atoll.identity.trust import read_cas
 from atoll.images.store import ImageStore
 from atoll.model.image import DirectBoot
 from atoll.model.node import Capacity
@@ -67,8 +68,8 @@ async def ours(directory: Path) -> web.Application:
     bench = Workbench(facts, records, vms, holdings, machines, network, images, stores, background)
     service = Hypervisor(bench, signals, Options(stores))
     add_image(images, directory)
-    ca = directory / "ca.pem"
-    peers = PeerReader(ca.read_bytes(), Revocations(directory / "crl.pem", ca))
+    cas = read_cas((directory / "ca.pem").read_bytes())
+    peers = PeerReader(cas, Revocations([directory / "crl.pem"], cas))
     meter = Meter(vms.list, lambda vm: "none", lambda vm: 0)
     audit = AuditLog(records.directory("audit.jsonl"))
     handlers = Handlers(

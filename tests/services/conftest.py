@@ -12,6 +12,7 @@ from atoll.identity import tls
 from atoll.identity.authority import Authority, Issued
 from atoll.identity.peer import PeerReader
 from atoll.identity.revocations import Revocations
+from atoll.identity.trust import read_cas
 
 
 class Pki:
@@ -24,11 +25,15 @@ class Pki:
         self._users: dict[str, ssl.SSLContext] = {}
 
     def peers(self) -> PeerReader:
-        revocations = Revocations(self.authority.crl_path, self.authority.cert_path)
-        return PeerReader(self.authority.cert_pem, revocations)
+        cas = read_cas(self.authority.cert_pem)
+        return PeerReader(cas, Revocations([self.authority.crl_path], cas))
 
     def server(self) -> ssl.SSLContext:
         return tls.server_context(*self._server, self.authority.cert_path)
+
+    def certificate(self) -> tls.ServerCertificate:
+        """What the server shows, as it is watched."""
+        return tls.ServerCertificate(self.server(), *self._server)
 
     def user(self, name: str, groups: Sequence[str] = (), methods: Sequence[str] = ()) -> ssl.SSLContext:
         key = f"{name}-{'-'.join((*groups, *methods))}".replace("*", "any")

@@ -12,6 +12,7 @@ from typing import IO, Any, TypeVar
 import aiohttp
 
 from atoll.api.codec import broke_off, decode_line, decoder, error_of, request_of
+from atoll.api.reaching import Address, Addresses, Tls, current, show
 from atoll.api.route import NOTHING, B, Done, Download, I, Q, R, Route, Socket, Stream, Unary, Upload
 from atoll.errors import TimedOut, Unauthenticated, Unreachable
 
@@ -24,17 +25,15 @@ WS_CLOSE_S = 2.0
 class AsyncClient:
     """Calls routes of one service, which may have several addresses."""
 
-    def __init__(
-        self, addresses: Sequence[tuple[str, int]], context: ssl.SSLContext, *, timeout_s: float = 60.0
-    ) -> None:
-        self._addresses = list(addresses)
-        self._context = context
+    def __init__(self, addresses: Sequence[Address], tls: Tls, *, timeout_s: float = 60.0) -> None:
+        self._addresses = Addresses(addresses)
+        self._tls = tls
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> AsyncClient:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=self._timeout_s)
-        connector = aiohttp.TCPConnector(ssl=self._context, limit=0)
+        connector = aiohttp.TCPConnector(limit=0)
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self
 
@@ -43,6 +42,11 @@ class AsyncClient:
     ) -> None:
         assert self._session is not None
         await self._session.close()
+
+    @property
+    def address(self) -> Address:
+        """The one that answered last; before that, the first."""
+        return self._addresses.first
 
     async def call(
         self,
@@ -94,7 +98,7 @@ class AsyncClient:
         session = self._open_session()
         verb, target, _, headers = request_of(route, params, None, query)
         response = await self._first_that_answers(
-            lambda base: session.request(verb, base + target, data=content, headers=headers)
+            lambda base, tls: session.request(verb, base + target, data=content, headers=headers, ssl=tls)
         )
         with _translated(response.url.authority):
             async with response:
@@ -113,8 +117,9 @@ class AsyncClient:
         _, target, _, _ = request_of(route, params, None, query)
         try:
             socket = await self._first_that_answers(
-                lambda base: session.ws_connect(
+                lambda base, tls: session.ws_connect(
                     base + target,
+                    ssl=tls,
                     heartbeat=20,
                     max_msg_size=1 << 20,
                     timeout=aiohttp.ClientWSTimeout(ws_close=WS_CLOSE_S),
@@ -122,7 +127,7 @@ class AsyncClient:
             )
         except aiohttp.WSServerHandshakeError as refusal:
             # The WebSocket client does not let us read why: an ordinary request is refused the same way.
-            async with session.get(refusal.request_info.url) as response:
+            async with session.get(refusal.request_info.url, ssl=current(self._tls)) as response:
                 raise error_of(await response.read(), refusal.status) from None
         async with socket:
             yield socket
@@ -135,8 +140,8 @@ class AsyncClient:
         verb, target, data, headers = request_of(route, params, body, query)
         response = await self._first_that_answers(
             # A stream: aiohttp sends large bytes in one go, and nothing else meanwhile.
-            lambda base: session.request(
-                verb, base + target, data=io.BytesIO(data) if data else None, headers=headers
+            lambda base, tls: session.request(
+                verb, base + target, data=io.BytesIO(data) if data else None, headers=headers, ssl=tls
             )
         )
         with _translated(response.url.authority):
@@ -145,16 +150,22 @@ class AsyncClient:
                     raise error_of(await response.read(), response.status)
                 yield response
 
-    async def _first_that_answers(self, ask: Callable[[str], Awaitable[T]]) -> T:
+    async def _first_that_answers(self, ask: Callable[[str, ssl.SSLContext], Awaitable[T]]) -> T:
         failures: list[str] = []
-        for host, port in self._addresses:
-            with _translated(f"{host}:{port}"):
+        # A connection is only used again with the context that it was made with: none outlives a renewal.
+        tls = current(self._tls)
+        for address in self._addresses.in_order():
+            where = show(address)
+            with _translated(where):
                 try:
-                    return await ask(f"https://{host}:{port}")
+                    answer = await ask(f"https://{where}", tls)
                 except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
-                    raise Unauthenticated(f"{host}:{port}: TLS refused: {error}") from None
+                    raise Unauthenticated(f"{where}: TLS refused: {error}") from None
                 except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-                    failures.append(f"{host}:{port}: {error}")
+                    failures.append(f"{where}: {error}")
+                    continue
+                self._addresses.answered(address)
+                return answer
         raise Unreachable(f"cannot connect to {' or '.join(failures)}", hint="is the service up?")
 
     def _open_session(self) -> aiohttp.ClientSession:

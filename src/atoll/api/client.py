@@ -1,6 +1,6 @@
 """The light client, for commands: standard library only, because every import is a wait for the user.
 
-Keeps one connection for all calls; goes through all addresses of a service until one answers.
+Keeps one connection for all calls; goes through all addresses of a service until one answers, and remembers it.
 Effects: TCP and TLS to the service.
 """
 
@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any, TypeVar
 
 from atoll.api.codec import broke_off, decode_line, decoder, error_of, request_of
+from atoll.api.reaching import Address, Addresses, Tls, current, show
 from atoll.api.route import NOTHING, B, Done, Download, I, Q, R, Route, Stream, Unary, Upload
 from atoll.errors import AtollError, TimedOut, Unauthenticated, Unreachable
 
@@ -27,13 +28,13 @@ UPLOAD_BLOCK = 256 << 10
 class Client:
     """Calls routes of one service, which may have several addresses."""
 
-    def __init__(
-        self, addresses: Sequence[tuple[str, int]], context: ssl.SSLContext, *, timeout_s: float = 60.0
-    ) -> None:
-        self._addresses = list(addresses)
-        self._context = context
+    def __init__(self, addresses: Sequence[Address], tls: Tls, *, timeout_s: float = 60.0) -> None:
+        self._addresses = Addresses(addresses)
+        self._tls = tls
         self._timeout_s = timeout_s
         self._connection: http.client.HTTPSConnection | None = None
+        self._context: ssl.SSLContext | None = None
+        """What the connection was made with."""
 
     def __enter__(self) -> Client:
         return self
@@ -45,6 +46,11 @@ class Client:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    @property
+    def address(self) -> Address:
+        """The one that answered last; before that, the first."""
+        return self._addresses.first
 
     def call(
         self,
@@ -129,6 +135,9 @@ class Client:
         self, route: Route[Any, Any], params: Mapping[str, str], body: Any, query: Any, timeout_s: float
     ) -> http.client.HTTPResponse:
         verb, target, data, headers = request_of(route, params, body, query)
+        if self._connection is not None and self._context is not current(self._tls):
+            # Ours has been renewed: the server would refuse the old one when it ends.
+            self.close()
         # Without a socket when the last reply was followed by a close.
         kept = self._connection if self._connection and self._connection.sock else None
         connection = kept or self._connect()
@@ -161,29 +170,27 @@ class Client:
 
     def _connect(self) -> http.client.HTTPSConnection:
         failures: list[str] = []
-        for index, (host, port) in enumerate(self._addresses):
-            connection = http.client.HTTPSConnection(
-                host, port, context=self._context, timeout=CONNECT_TIMEOUT_S
-            )
+        context = current(self._tls)
+        for address in self._addresses.in_order():
+            host, port = address
+            connection = http.client.HTTPSConnection(host, port, context=context, timeout=CONNECT_TIMEOUT_S)
             try:
                 connection.connect()
             except ssl.SSLError as error:
-                raise _refused(f"{host}:{port}", error) from None
+                raise _refused(show(address), error) from None
             except OSError as error:
-                failures.append(f"{host}:{port}: {error.strerror or error}")
+                failures.append(f"{show(address)}: {error.strerror or error}")
                 continue
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # The one that answered is asked first from now on.
-            self._addresses.insert(0, self._addresses.pop(index))
-            self._connection = connection
+            self._addresses.answered(address)
+            self._connection, self._context = connection, context
             return connection
         raise Unreachable(
             f"cannot connect to {' or '.join(failures)}", hint="is the service up? see: atoll status"
         )
 
     def _where(self) -> str:
-        host, port = self._addresses[0]
-        return f"{host}:{port}"
+        return show(self._addresses.first)
 
 
 def _exchange(

@@ -75,6 +75,16 @@ def register(commands: Commands) -> None:
     add_show_options(verb)
     verb = add_verb(
         ca,
+        "renew",
+        renew,
+        summary="Renew a certificate of this CA: the same for the same key, and as long from now.",
+        example="atoll ca renew ~/.atoll/alice.pem",
+    )
+    verb.add_argument("file", metavar="FILE", help="the certificate; it is replaced")
+    _add_ca_dir(verb)
+    add_show_options(verb)
+    verb = add_verb(
+        ca,
         "show",
         show,
         summary="Show the certificates in a file; without one, the CA's own.",
@@ -124,6 +134,16 @@ def issue(options: argparse.Namespace) -> None:
     _write(issued, authority.cert_pem, out, name)
     notice(f"wrote {out / name}.pem, {out / name}.key and {out / 'ca.pem'}", options)
     write(render_one(view, describe(issued.cert_pem)[0], style))
+
+
+def renew(options: argparse.Namespace) -> None:
+    view = certificate_view(clock.now())
+    style = style_of(options, view)
+    path = Path(options.file)
+    renewed = Authority.open(_ca_dir(options)).renew(_read(path))
+    files.write_durably(path, renewed.cert_pem, mode=0o644)
+    notice(f"renewed {path}", options)
+    write(render_one(view, describe(renewed.cert_pem)[0], style))
 
 
 def show(options: argparse.Namespace) -> None:

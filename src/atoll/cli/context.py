@@ -1,4 +1,5 @@
-"""Where the service is, and who we are. Effects: reads the client's directory, key and certificates.
+"""Where the service is, and who we are. Effects: reads the client's directory, key and certificates; renews the
+administrator's certificate where it may, and notes which of several addresses answers.
 
 `atoll up` leaves in DIR/client what its user needs: context.json, ca.pem, user.pem, user.key. Options and
 environment variables point elsewhere, one by one.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,14 @@ import msgspec
 
 from atoll.api.client import Client
 from atoll.api.hypervisor import PORT
+from atoll.api.reaching import Address
+from atoll.cli import answering
 from atoll.errors import AtollError, Denied, HostFailure, Invalid, Malformed, Unauthenticated, Unreachable
+from atoll.identity.tls import CurrentTls
 from atoll.model.checks import check_name
 
 DEFAULT_DIR = Path("/var/lib/atoll")
 NAMESPACES = Path("/run/netns")
-
-Address = tuple[str, int]
 
 
 class ContextFile(msgspec.Struct, frozen=True):
@@ -43,6 +45,9 @@ class Context:
     ca: Path
     cert: Path
     key: Path
+    authority: Path | None = None
+    """The directory of the CA that renews the certificate, where that is the one which `atoll up` made: that of
+    somebody else ends when its issuer said."""
 
 
 def cloud_dir(options: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Path:
@@ -58,11 +63,14 @@ def find(
     directory = cloud_dir(options, environment)
     files = directory / "client"
     nodes = _setting(options, environment, "node")
+    addresses = parse_addresses(nodes) if nodes else _addresses_of(directory, namespaces)
+    cert = Path(_setting(options, environment, "cert") or files / "user.pem")
     return Context(
-        addresses=parse_addresses(nodes) if nodes else _addresses_of(directory, namespaces),
+        addresses=answering.in_order(addresses, environment),
         ca=Path(_setting(options, environment, "ca") or files / "ca.pem"),
-        cert=Path(_setting(options, environment, "cert") or files / "user.pem"),
+        cert=cert,
         key=Path(_setting(options, environment, "key") or files / "user.key"),
+        authority=directory / "pki" if cert == files / "user.pem" else None,
     )
 
 
@@ -70,35 +78,54 @@ def find(
 def connect(options: argparse.Namespace) -> Iterator[Client]:
     """The client for commands. It connects with its first call."""
     context = find(options)
-    _keep_fresh(context, cloud_dir(options))
-    with Client(context.addresses, tls_of(context)) as client:
+    with Client(context.addresses, current_tls(context)) as client:
         try:
             yield client
         except Unreachable as error:
             raise diagnosed(error, options) from None
+        finally:
+            answering.note(context.addresses, client.address)
 
 
-def _keep_fresh(context: Context, directory: Path) -> None:
-    """Renew the administrator's certificate at half of its life, where its CA is on this machine.
+def current_tls(context: Context) -> Callable[[], ssl.SSLContext]:
+    """For commands that go on for days: each connection is made with the certificate of the moment."""
+    current = CurrentTls(lambda: tls_of(context), context.cert, context.key)
 
-    Only the one that `atoll up` made: that of somebody else ends when its issuer said.
+    def give() -> ssl.SSLContext:
+        _keep_fresh(context)
+        return current()
+
+    return give
+
+
+def _keep_fresh(context: Context) -> None:
+    """Renew the administrator's certificate at half of its life, where its CA can be read.
+
+    One that is over, and cannot be renewed here, is an error: a server only hangs up on it.
     """
-    authority = directory / "pki"
-    if context.cert != directory / "client" / "user.pem":
-        return
     from atoll.identity import validity
     from atoll.system.clock import now
 
     try:
-        due = validity.of_pem(context.cert.read_bytes()).past_half(now())
+        held = validity.of_pem(context.cert.read_bytes())
     except (OSError, AtollError):
         return  # `tls_of` says what is wrong with it
-    if due and os.access(authority / "ca.key", os.R_OK):
+    if not held.past_half(now()):
+        return
+    if context.authority is not None and os.access(context.authority / "ca.key", os.R_OK):
         from atoll.identity import store
         from atoll.identity.authority import Authority
 
+        authority = context.authority
         credential = store.Credential(context.cert, context.key, context.ca)
         store.renew_if_past_half_life(credential, lambda: Authority.open(authority), now())
+    elif held.over(now()):
+        raise Unauthenticated(
+            f"certificate {context.cert}: expired at {held.not_after:%Y-%m-%d %H:%M:%SZ}",
+            hint="any command renews it on the machine of its CA: use sudo there"
+            if context.authority is not None
+            else f"its issuer renews it; where that is the CA of a cloud: atoll ca renew {context.cert}",
+        )
 
 
 def diagnosed(error: AtollError, options: argparse.Namespace) -> AtollError:
@@ -109,11 +136,10 @@ def diagnosed(error: AtollError, options: argparse.Namespace) -> AtollError:
     # Slow to import, and needed only now that there is time.
     from atoll.identity import certificates
     from atoll.identity.contents import subject
-    from atoll.system import clock
 
     try:
-        ours = certificates.from_pem(context.cert.read_bytes())
-        issuers = certificates.all_from_pem(context.ca.read_bytes())
+        ours, *sent = certificates.all_from_pem(context.cert.read_bytes())
+        issuers = [*sent, *certificates.all_from_pem(context.ca.read_bytes())]
         who = subject(ours)
     except (AtollError, OSError):
         return error
@@ -122,21 +148,18 @@ def diagnosed(error: AtollError, options: argparse.Namespace) -> AtollError:
             f"certificate {context.cert} of {who}: refused, since it is not of the CA in {context.ca}",
             hint="use a certificate of that CA; atoll ca issue makes one",
         )
-    if clock.now() > ours.not_valid_after_utc:
-        return Unauthenticated(
-            f"certificate {context.cert} of {who}: expired at {ours.not_valid_after_utc:%Y-%m-%d %H:%M:%SZ}",
-            hint="atoll up renews the administrator's; atoll ca issue user makes a new one",
-        )
     return error
 
 
 def tls_of(context: Context) -> ssl.SSLContext:
-    """TLS 1.2 or later; the server proves its name or address by our CA, we prove who we are."""
+    """TLS 1.2 or later; the server proves its name or address by our CAs, we prove who we are."""
+    _keep_fresh(context)
     for what, path in (("CA certificate", context.ca), ("certificate", context.cert), ("key", context.key)):
         _check_readable(what, path)
     try:
         tls = ssl.create_default_context(cafile=context.ca)
         tls.minimum_version = ssl.TLSVersion.TLSv1_2
+        tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     except ssl.SSLError:
         raise Malformed(f"CA certificate {context.ca}: not a PEM certificate") from None
     try:

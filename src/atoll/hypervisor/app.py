@@ -38,9 +38,7 @@ from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import Operators
 from atoll.identity.brokers import HttpsBroker
 from atoll.identity.issuers import AuthorityIssuer, HttpsIssuer, RoleIssuer
-from atoll.identity.peer import PeerReader
-from atoll.identity.revocations import Revocations
-from atoll.identity.tls import ServerCertificate, server_context
+from atoll.identity.roles import RoleCallers
 from atoll.images.store import ImageStore
 from atoll.model.node import Capacity
 from atoll.model.vm import VM
@@ -50,11 +48,10 @@ from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
 from atoll.serving.health import Health
 from atoll.serving.supervisor import Supervisor
+from atoll.serving.tls import Tls
 from atoll.system import host, link_events
 
 log = logging.getLogger(__name__)
-
-RELOAD_EVERY_S = 10.0
 
 
 async def serve(config: Config) -> None:
@@ -89,7 +86,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         stack.push_async_callback(driver.close)
     described = {name: await driver.describe() for name, driver in drivers.items()}
     control = ControlPort(config.port)
-    credentials = _credentials(config.roles, vms.list)
+    credentials = _credentials(config.roles, config.role_callers, vms.list)
     if credentials is not None:
         stack.callback(credentials.close)
     network = Bridges(
@@ -142,6 +139,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         operators=Operators(users=config.operator_users, groups=config.operator_groups),
         drivers=tuple(described.values()),
         has_roles=credentials is not None,
+        role_callers=config.role_callers,
     )
     audit = AuditLog(config.state / "audit.jsonl")
     pooling = Pooling(templates, config.hot_pool, config.memory_reserve_mib)
@@ -153,9 +151,12 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     await recover(service, bench, config.cgroup)
     logs = BootLogs(records.directory)
     meter = Meter(vms.list, machines.group, stores.used_mib)
-    health = Health(background)
+    tls = Tls(config.pki)
+    health = Health(background, tls.certificate)
     handlers = Handlers(service, Backstage(records, images, logs, meter, audit, health))
-    await _listen(config, handlers, facts.operators, control, stack, background)
+    await _listen(config, tls, handlers, facts.operators, control, stack)
+    background.keep("renewing the node's certificate", tls.keep_certificate)
+    background.keep("reading revocation lists", tls.keep_revocations)
     background.keep("watching the loop", health.watch)
     background.begin("emptying the trash", records.empty_trash())
     background.begin("starting VMs after a reboot of the host", relaunch_all(service.life, bench))
@@ -168,13 +169,15 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         background.keep("renewing the credentials of VMs", credentials.keep)
 
 
-def _credentials(roles: Roles | None, vms: Callable[[], Iterable[VM]]) -> Credentials | None:
+def _credentials(
+    roles: Roles | None, callers: RoleCallers, vms: Callable[[], Iterable[VM]]
+) -> Credentials | None:
     """What keeps the credentials of VMs that have a role, where this node can have any issued."""
     if roles is None:
         return None
     issuer: RoleIssuer
     if roles.issuer is not None:
-        issuer = HttpsIssuer(roles.issuer)
+        issuer = HttpsIssuer(roles.issuer, callers)
     else:
         assert roles.authority is not None
         issuer = AuthorityIssuer(roles.authority, timedelta(seconds=roles.lifetime_s))
@@ -190,28 +193,16 @@ def _capacity(config: Config, stores: Stores) -> Capacity:
 
 async def _listen(
     config: Config,
+    tls: Tls,
     handlers: Handlers,
     operators: Operators,
     control: ControlPort,
     stack: contextlib.AsyncExitStack,
-    background: Supervisor,
 ) -> None:
-    pki = config.pki
-    context = server_context(pki.certificate, pki.key, pki.ca)
-    peers = PeerReader(pki.ca.read_bytes(), Revocations(pki.crl, pki.ca))
-    gate = CertificateGate(peers, operators, handlers.auditor.denied)
+    gate = CertificateGate(tls.peers, operators, handlers.auditor.denied)
     runner = web.AppRunner(application(handlers.bound(), gate, MAX_BODY), access_log=None, shutdown_timeout=1)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     for address in config.listen:
-        await web.TCPSite(runner, address, config.port, ssl_context=context, reuse_address=True).start()
-    await control.open(runner, context)
-    certificate = ServerCertificate(context, pki.certificate, pki.key)
-    background.keep("taking up a renewed certificate", lambda: _reload(certificate))
-
-
-async def _reload(certificate: ServerCertificate) -> None:
-    """For ever."""
-    while True:
-        await asyncio.sleep(RELOAD_EVERY_S)
-        certificate.reload_if_changed()
+        await web.TCPSite(runner, address, config.port, ssl_context=tls.context, reuse_address=True).start()
+    await control.open(runner, tls.context)

@@ -9,18 +9,10 @@ from msgspec import Struct
 
 from atoll.errors import HostFailure, Invalid, Malformed
 from atoll.identity.issuers import HttpsService
-from atoll.identity.roles import LIFETIME, MAX_LIFETIME
+from atoll.identity.roles import LIFETIME, MAX_LIFETIME, RoleCallers
 from atoll.model.checks import check_ip, check_name, check_range
 from atoll.model.node import Overcommit
-
-
-class Pki(Struct, frozen=True):
-    """Files: the CA that callers must be of, its revocation list, and our own certificate."""
-
-    ca: Path
-    crl: Path
-    certificate: Path
-    key: Path
+from atoll.serving.tls import Pki
 
 
 class Roles(Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,12 +65,21 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """How many copies of one template may run ahead of demand; 0: none."""
     roles: Roles | None = None
     """None: no VM here can have a role."""
+    role_callers: RoleCallers = RoleCallers()
+    """Which callers are VMs in a role, of this node or another, and which of them may create VMs here."""
     region: str = "atoll-1"
     """What tools made for public clouds are told when they ask where they are."""
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
         check_ip("ip", self.ip)
+        if self.roles is not None and self.roles.issuer is not None and not self.role_callers.users:
+            raise Invalid(
+                "role_callers.users",
+                "",
+                "is needed with roles.issuer, which calls roles as it likes",
+                hint="name the users that are roles, such as svc-*: VMs in a role may not do all that people may",
+            )
         for store in self.stores:
             check_name("store", store)
         check_range("templates", self.templates, 0, 1000)

@@ -6,7 +6,8 @@ A lock makes processes wait for each other.
     ca.pem          the certificate; exists only when the authority is complete
     ca.key          the signing key
     crl.pem         the revocation list that servers read
-    issued.jsonl    every certificate issued and revoked
+    issued.jsonl    every certificate issued
+    revoked.jsonl   every revocation; kept apart, so that asking for one does not read all that was issued
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from atoll.identity import certificates, revocation_list
 from atoll.identity.certificates import Key, KeyKind
 from atoll.identity.claims import Claims, Kind, server_claims, service_claims, user_claims
 from atoll.identity.contents import Contents
-from atoll.identity.index import Index, IssuedRecord, RevokedRecord, fold, format_serial
+from atoll.identity.index import Index, IssuedRecord, RevokedRecord, encode, fold, format_serial
 from atoll.system import clock, files
 
 _LOCK_WAIT_S = 10.0
@@ -57,7 +58,8 @@ class Authority:
         self.directory = directory
         self.certificate = certificate
         self._now = now
-        self._index = Index(directory / "issued.jsonl")
+        self._issued = Index(directory / "issued.jsonl")
+        self._revoked = Index(directory / "revoked.jsonl")
 
     @classmethod
     def create(
@@ -83,6 +85,7 @@ class Authority:
                 )
             authority = cls(directory, certificate, now)
             files.write_durably(authority._key_path, certificates.key_to_pem(key))
+            files.write_durably(authority._revoked.path, b"")
             authority._write_crl(key, {})
             files.write_durably(authority.cert_path, certificates.to_pem(certificate), mode=0o644)
         return authority
@@ -99,6 +102,7 @@ class Authority:
                 f"opening the CA in {directory}: {error.strerror}", hint="run as the user that owns it"
             ) from error
         authority = cls(directory, certificate, now)
+        authority._separate_revocations()
         authority._publish_what_is_missing()
         return authority
 
@@ -174,9 +178,8 @@ class Authority:
         old = certificates.from_pem(cert_pem)
         contents = Contents(old)
         self._check_ours(old, contents.subject)
-        _, revoked = self._fold()
         serial = format_serial(old.serial_number)
-        if serial in revoked:
+        if self.is_revoked(old.serial_number):
             raise Denied(
                 f"renewing the certificate {serial} of {contents.subject}: it was revoked",
                 hint="issue a new one with: atoll ca issue",
@@ -223,7 +226,7 @@ class Authority:
         return tuple(record for record in records if subject is None or record.subject == subject)
 
     def is_revoked(self, serial: int) -> bool:
-        return format_serial(serial) in self._fold()[1]
+        return format_serial(serial) in self._revocations()
 
     def certify(self, claims: Claims, public_key: certificates.PublicKey, lifetime: timedelta) -> Certified:
         """A certificate for a key that somebody else holds."""
@@ -239,7 +242,8 @@ class Authority:
             )
             serial, not_after = format_serial(certificate.serial_number), certificate.not_valid_after_utc
             # Recorded first: a certificate that is not in the index could not be revoked by name.
-            self._index.add(
+            self._issued.prune(self._now())
+            self._issued.add(
                 IssuedRecord(
                     serial=serial,
                     kind=claims.kind,
@@ -272,30 +276,41 @@ class Authority:
             raise Denied("a CA can neither renew nor revoke itself", hint="make a new CA instead")
 
     def _fold(self) -> tuple[dict[str, IssuedRecord], dict[str, RevokedRecord]]:
-        return fold(self._index.records())
+        return fold([*self._issued.records(), *self._revoked.records()])
+
+    def _revocations(self) -> dict[str, RevokedRecord]:
+        return fold(self._revoked.records())[1]
 
     def _revoke(self, certificates_to_revoke: list[tuple[str, datetime]]) -> None:
-        _, revoked = self._fold()
+        revoked = self._revocations()
         now = self._now()
         fresh = [RevokedRecord(s, now, until) for s, until in certificates_to_revoke if s not in revoked]
         if fresh:
             # The index first: `open` publishes what the list lacks, if we die in between.
-            self._index.add(*fresh)
+            self._revoked.add(*fresh)
         if fresh or self._unpublished():
-            self._write_crl(self._signing_key(), self._fold()[1])
+            self._write_crl(self._signing_key(), self._revocations())
+
+    def _separate_revocations(self) -> None:
+        """A CA of an earlier version has its revocations among what it issued."""
+        if not self._revoked.path.exists():
+            with locked(self.directory):
+                if not self._revoked.path.exists():
+                    found = fold(self._issued.records())[1].values()
+                    files.write_durably(self._revoked.path, encode(found))
 
     def _publish_what_is_missing(self) -> None:
         if self._unpublished():
             with locked(self.directory):
                 if self._unpublished():
-                    self._write_crl(self._signing_key(), self._fold()[1])
+                    self._write_crl(self._signing_key(), self._revocations())
 
     def _unpublished(self) -> bool:
         try:
             listed = revocation_list.read(self.crl_pem(), self.certificate)
         except (FileNotFoundError, revocation_list.BadList):
             return True
-        wanted = revocation_list.worth_listing(self._fold()[1], self._now())
+        wanted = revocation_list.worth_listing(self._revocations(), self._now())
         return not wanted.keys() <= {format_serial(serial) for serial in listed.serials}
 
     def _write_crl(self, key: Key, revoked: dict[str, RevokedRecord]) -> None:

@@ -50,9 +50,14 @@ class Contents:
         self.subject = subject(certificate)
 
     @property
-    def is_ca(self) -> bool:
+    def says_ca(self) -> bool | None:
+        """Whether it says that it is a CA's; None: it says nothing, as old roots do."""
         found = self._find(x509.BasicConstraints)
-        return found is not None and found.ca
+        return found.ca if found is not None else None
+
+    @property
+    def is_ca(self) -> bool:
+        return self.says_ca is True
 
     @property
     def usages(self) -> frozenset[x509.ObjectIdentifier] | None:

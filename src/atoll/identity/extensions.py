@@ -1,7 +1,8 @@
 """The two certificate extensions that carry authorisation: groups and permitted methods. Pure.
 
 Both hold a SEQUENCE of strings as Go's `asn1.Marshal([]string)` writes it, which is what Keymaster issues and
-SmallStack reads: PrintableString where its alphabet suffices, UTF8String otherwise. A method is `noun.verb`
+SmallStack reads: PrintableString where its alphabet suffices, UTF8String otherwise. Other issuers write other
+kinds of string; those whose characters are beyond doubt are read too. A method is `noun.verb`
 with exactly one dot; all methods are `*.*` on the wire and `*` in an Identity.
 """
 
@@ -24,7 +25,14 @@ ALL_METHODS = "*"
 _ALL_METHODS_ON_WIRE = "*.*"
 _METHOD = re.compile(r"\*|[A-Za-z0-9_-]{1,64}\.([A-Za-z0-9_-]{1,64}|\*)")
 _PRINTABLE = re.compile(r"[A-Za-z0-9 '()+,./:=?-]*")
-_CHARSETS = {der.UTF8_STRING: "utf-8", der.PRINTABLE_STRING: "ascii", der.IA5_STRING: "ascii"}
+_CHARSETS = {
+    der.UTF8_STRING: "utf-8",
+    der.NUMERIC_STRING: "ascii",
+    der.PRINTABLE_STRING: "ascii",
+    der.IA5_STRING: "ascii",
+    der.VISIBLE_STRING: "ascii",
+    der.BMP_STRING: "utf-16-be",
+}
 
 
 def check_method(field: str, method: str) -> str:

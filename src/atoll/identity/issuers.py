@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from msgspec import Struct
 
-from atoll.errors import HostFailure, Malformed
-from atoll.identity import certificates, tls
+from atoll.errors import Denied, HostFailure, Malformed
+from atoll.identity import certificates, contents, tls
 from atoll.identity.https import TIMEOUT_S, fetch
 from atoll.identity.roles import (
     LIFETIME,
@@ -32,9 +32,10 @@ from atoll.identity.roles import (
     Certificates,
     KeyPair,
     PublicKeys,
+    RoleCallers,
     RoleCredentials,
 )
-from atoll.identity.signer import Answer, Request
+from atoll.identity.signer import Answer, Renewal, Request
 from atoll.model.vm import check_role
 from atoll.system import processes
 
@@ -56,12 +57,17 @@ class AuthorityIssuer:
 
     async def issue(self, role: str, holder: str, keys: Mapping[Algorithm, PublicKeys]) -> Answer:
         request = Request(role, holder, dict(keys), int(self._lifetime.total_seconds()))
-        done = await processes.run(
-            (sys.executable, "-m", "atoll.identity.signer", str(self._directory)),
-            stdin=msgspec.json.encode(request),
-            timeout_s=TIMEOUT_S,
-        )
-        return msgspec.json.decode(done.stdout, type=Answer)
+        return msgspec.json.decode(await ask_signer(self._directory, request), type=Answer)
+
+
+async def ask_signer(directory: Path, request: Request | Renewal) -> bytes:
+    """What a signer process makes of it, with the CA in a directory of this machine."""
+    done = await processes.run(
+        (sys.executable, "-m", "atoll.identity.signer", str(directory)),
+        stdin=msgspec.json.encode(request),
+        timeout_s=TIMEOUT_S,
+    )
+    return done.stdout
 
 
 class HttpsService(Struct, frozen=True):
@@ -74,10 +80,14 @@ class HttpsService(Struct, frozen=True):
 
 
 class HttpsIssuer:
-    """Keymaster, or what speaks like it: `POST /certgen/<role>?type=x509|ssh`, the public key as a file."""
+    """Keymaster, or what speaks like it: `POST /certgen/<role>?type=x509|ssh`, the public key as a file.
 
-    def __init__(self, service: HttpsService) -> None:
+    It gives roles names of its own. A VM gets none by which this node would take it for a person.
+    """
+
+    def __init__(self, service: HttpsService, callers: RoleCallers) -> None:
         self._service = service
+        self._callers = callers
 
     async def issue(self, role: str, holder: str, keys: Mapping[Algorithm, PublicKeys]) -> Answer:
         made = {
@@ -87,7 +97,16 @@ class HttpsIssuer:
             )
             for algorithm, public in keys.items()
         }
+        for each in made.values():
+            self._check_is_role(role, contents.subject(certificates.from_pem(each.x509.encode())))
         return Answer(made, ca="", ssh_ca="")
+
+    def _check_is_role(self, role: str, user: str) -> None:
+        if self._callers.role_of(user) is None:
+            raise Denied(
+                f"{self._service.url} gave role {role} the name {user[:64]!r}, which is not one of a role here",
+                hint="name it, or a pattern of such names, in the setting role_callers.users",
+            )
 
     async def _ask(self, role: str, query: dict[str, str], public: str) -> str:
         service = self._service

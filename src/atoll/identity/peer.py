@@ -6,76 +6,108 @@ checked here, on every request, because a connection can outlive its certificate
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import Protocol
 
+from cryptography.hazmat.primitives.serialization import Encoding
 from msgspec import Struct
 
 from atoll.errors import Invalid, Malformed, Unauthenticated
 from atoll.identity import certificates
 from atoll.identity.contents import Contents
+from atoll.identity.trust import Ca, Chain, as_ca, find_chain
 from atoll.model.identity import Identity
 
 _CACHED = 1024
+_INTERMEDIATES = 64
+"""CAs that clients sent, and that are kept."""
 _ASK = "ask an operator for one: atoll ca issue user"
 
 
 class AsksRevocation(Protocol):
-    def is_revoked(self, serial: int) -> bool: ...
+    def refusal(self, issuer: Ca, serial: int, now: datetime) -> str | None:
+        """What is wrong with a certificate of this issuer, as the end of a sentence about it; or None."""
+        ...
 
 
 class NothingRevoked:
-    """For a CA that publishes no list."""
+    """For CAs that publish no list."""
 
-    def is_revoked(self, serial: int) -> bool:
-        return False
+    def refusal(self, issuer: Ca, serial: int, now: datetime) -> str | None:
+        return None
 
 
 class _Peer(Struct, frozen=True):
     identity: Identity
-    serial: int
-    not_before: datetime
-    not_after: datetime
+    chain: Chain
 
 
 class PeerReader:
-    """`ca_pem` holds the certificates that issue client certificates directly, intermediate ones included."""
+    """Knows callers by what `cas` issued, directly or through intermediate CAs that clients send."""
 
-    def __init__(self, ca_pem: bytes, revocations: AsksRevocation) -> None:
-        self._issuers = certificates.all_from_pem(ca_pem)
+    def __init__(self, cas: Sequence[Ca], revocations: AsksRevocation) -> None:
+        self._cas = tuple(cas)
+        self._known = frozenset(ca.certificate.public_bytes(Encoding.DER) for ca in cas)
+        self._sent: OrderedDict[bytes, Ca] = OrderedDict()
         self._revocations = revocations
         self._read_cached = lru_cache(maxsize=_CACHED)(self._read)
+
+    def learn(self, chain: Sequence[bytes]) -> None:
+        """A chain that a TLS handshake has verified, the leaf first.
+
+        Handlers are shown the leaf alone, so intermediate CAs that only the client has are kept from here.
+        """
+        for der in chain[1:]:
+            if der in self._known:
+                continue
+            if der in self._sent:
+                self._sent.move_to_end(der)
+                continue
+            with suppress(Malformed):
+                self._sent[der] = as_ca(certificates.from_der(der))
+                if len(self._sent) > _INTERMEDIATES:
+                    self._sent.popitem(last=False)
 
     def identity(self, der: bytes | None, now: datetime) -> Identity:
         """Who calls, or Unauthenticated with the reason."""
         if not der:
             raise Unauthenticated("this call needs a client certificate, and none was presented", hint=_ASK)
         peer = self._read_cached(der)
-        if now > peer.not_after:
+        chain = peer.chain
+        if now > chain.not_after:
             raise Unauthenticated(
-                f"the certificate of {peer.identity.user} expired at {_show(peer.not_after)}",
-                hint="atoll up renews the administrator's; atoll ca issue user makes a new one",
+                f"the certificate of {peer.identity.user} expired at {_show(chain.not_after)}",
+                hint="atoll renews that of the administrator where it runs as root; others are had from their"
+                " issuer: atoll ca issue user",
             )
-        if now < peer.not_before:
+        if now < chain.not_before:
             raise Unauthenticated(
-                f"the certificate of {peer.identity.user} is not valid before {_show(peer.not_before)}",
+                f"the certificate of {peer.identity.user} is not valid before {_show(chain.not_before)}",
                 hint="check the clocks of this machine and of the CA's",
             )
-        if self._revocations.is_revoked(peer.serial):
-            raise Unauthenticated(f"the certificate of {peer.identity.user} was revoked", hint=_ASK)
+        for depth, link in enumerate(chain.links):
+            reason = self._revocations.refusal(link.issuer, link.serial, now)
+            if reason is not None:
+                user, below = peer.identity.user, chain.links[depth - 1].issuer.name
+                whose = user if depth == 0 else f"CA {below}, which issued that of {user},"
+                raise Unauthenticated(f"the certificate of {whose} {reason}", hint=_ASK)
         return peer.identity
 
     def _read(self, der: bytes) -> _Peer:
         try:
             certificate = certificates.from_der(der)
-            if not any(certificates.issued_by(certificate, issuer) for issuer in self._issuers):
-                raise Unauthenticated(
-                    "the client certificate is of a CA that is not trusted here",
-                    hint="the CA file of this server must hold the CA that issued it directly",
-                )
             contents = Contents(certificate)
             self._check_usable(contents)
+            chain = find_chain(certificate, self._cas, tuple(self._sent.values()))
+            if chain is None:
+                raise Unauthenticated(
+                    "the client certificate is of a CA that is not trusted here",
+                    hint="the CA file of this server must hold its root, or the CA that issued it directly",
+                )
             identity = Identity(contents.subject, contents.groups, contents.methods)
         except Malformed as error:
             raise Unauthenticated(f"the client certificate is unusable: {error.brief}", hint=_ASK) from error
@@ -83,12 +115,7 @@ class PeerReader:
             raise Unauthenticated(
                 f"the client certificate is unusable: its subject common name, as {error.brief}", hint=_ASK
             ) from error
-        return _Peer(
-            identity,
-            certificate.serial_number,
-            certificate.not_valid_before_utc,
-            certificate.not_valid_after_utc,
-        )
+        return _Peer(identity, chain)
 
     def _check_usable(self, contents: Contents) -> None:
         if contents.is_ca:

@@ -1,8 +1,9 @@
-"""The certificate revocation list: making and reading it. Pure."""
+"""Certificate revocation lists: making our own, reading those of any CA. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from cryptography import x509
@@ -10,8 +11,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from msgspec import Struct
 
 from atoll.errors import Malformed
+from atoll.identity import certificates
 from atoll.identity.certificates import BACKDATE, UNREADABLE, Key, signature_hash
 from atoll.identity.index import RevokedRecord
+from atoll.identity.trust import Ca
+
+_PEM = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
 
 
 class BadList(Malformed):
@@ -20,7 +25,14 @@ class BadList(Malformed):
 
 class RevocationList(Struct, frozen=True):
     number: int
+    """0 where the CA does not count its lists."""
     serials: frozenset[int]
+    last_update: datetime
+    next_update: datetime | None = None
+    """From then on there is a newer list, and this one says nothing of what has been revoked since."""
+
+    def is_newer_than(self, other: RevocationList) -> bool:
+        return (self.number, self.last_update) >= (other.number, other.last_update)
 
 
 def worth_listing(revoked: Mapping[str, RevokedRecord], now: datetime) -> dict[str, RevokedRecord]:
@@ -49,18 +61,67 @@ def make(
 
 
 def read(pem: bytes, ca: x509.Certificate) -> RevocationList:
-    """The list, if this CA signed it."""
-    try:
-        found = x509.load_pem_x509_crl(pem)
-        ours = found.issuer == ca.subject and found.is_signature_valid(ca.public_key())  # type: ignore[arg-type]
-    except UNREADABLE as error:
-        raise BadList("reading a revocation list: not a PEM revocation list") from error
-    if not ours:
+    """The first list in these bytes, if this CA signed it."""
+    found = _load(pem)[0]
+    if not _is_signed_by(found, ca):
         raise BadList("reading a revocation list: not signed by the CA")
+    return _read(found)
+
+
+def read_all(data: bytes, cas: Sequence[Ca]) -> dict[bytes, RevocationList]:
+    """The lists in these bytes, PEM or DER, by the id of their issuer, which must be one of these CAs."""
+    lists: dict[bytes, RevocationList] = {}
+    for found in _load(data):
+        issuer = next((ca for ca in cas if _is_signed_by(found, ca.certificate)), None)
+        if issuer is None:
+            raise BadList(
+                f"the revocation list of {_issuer(found)!r} is not signed by a CA that is trusted here"
+            )
+        each = _read(found)
+        if issuer.issuer_id not in lists or each.is_newer_than(lists[issuer.issuer_id]):
+            lists[issuer.issuer_id] = each
+    return lists
+
+
+def _load(data: bytes) -> list[x509.CertificateRevocationList]:
     try:
-        number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-        return RevocationList(number, frozenset(entry.serial_number for entry in found))
-    except x509.ExtensionNotFound:
-        return RevocationList(0, frozenset(entry.serial_number for entry in found))
+        if b"-----BEGIN" not in data:
+            return [x509.load_der_x509_crl(data)]
+        found = [x509.load_pem_x509_crl(pem) for pem in _PEM.findall(data)]
+    except UNREADABLE as error:
+        raise BadList("reading a revocation list: not a PEM or DER revocation list") from error
+    if not found:
+        raise BadList("reading a revocation list: not a PEM or DER revocation list")
+    return found
+
+
+def _is_signed_by(found: x509.CertificateRevocationList, ca: x509.Certificate) -> bool:
+    try:
+        return found.issuer == ca.subject and found.is_signature_valid(certificates.public_key(ca))
+    except UNREADABLE as error:
+        raise BadList("reading a revocation list: its issuer or signature is malformed") from error
+
+
+def _issuer(found: x509.CertificateRevocationList) -> str:
+    return found.issuer.rfc4514_string()[:80]
+
+
+def _read(found: x509.CertificateRevocationList) -> RevocationList:
+    try:
+        number = 0
+        for extension in found.extensions:
+            if isinstance(extension.value, x509.CRLNumber):
+                number = extension.value.crl_number
+            elif extension.critical:
+                # A delta, a part, or a list for others: to take it for a whole one would let revoked ones in.
+                raise BadList(
+                    f"the revocation list of {_issuer(found)!r} is not a complete one of its CA's own"
+                )
+        return RevocationList(
+            number,
+            frozenset(entry.serial_number for entry in found),
+            found.last_update_utc,
+            found.next_update_utc,
+        )
     except UNREADABLE as error:
         raise BadList("reading a revocation list: its entries are malformed") from error

@@ -1,7 +1,8 @@
-"""Roles: what a VM acts as, who may give it one, its keys and credentials. Pure but for making keys.
+"""Roles: what a VM acts as, who may give it one, what it may do, its keys and credentials. Pure but for making keys.
 
 A role named `web` is the user `web@role` in its certificates, and principal `web` in those for SSH. People
-are never called so: being in a group that happens to have somebody's name makes nobody that person.
+are never called so: being in a group that happens to have somebody's name makes nobody that person. Other
+issuers call roles as they like; which of their users are roles, a node is told.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.hazmat.primitives.serialization import (
@@ -28,6 +30,7 @@ from atoll.model.vm import check_role
 LIFETIME = timedelta(hours=12)
 MAX_LIFETIME = timedelta(hours=24)
 RSA_BITS = 2048
+_SUFFIX = "@role"
 
 
 class Algorithm(StrEnum):
@@ -108,6 +111,32 @@ class RoleCredentials(Struct, frozen=True):
         return found
 
 
+class RoleCallers(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which callers are VMs that act in a role, and which of those may create VMs. Both by names or patterns."""
+
+    users: tuple[str, ...] = ()
+    """Users that are roles, such as `svc-*`, besides every `<role>@role`."""
+    may_create: tuple[str, ...] = ()
+    """Roles whose VMs may create VMs here; none: a VM cannot make others."""
+
+    def role_of(self, user: str) -> str | None:
+        """The role that this user is, or None: a person or a program of its own."""
+        if user.endswith(_SUFFIX):
+            return user.removesuffix(_SUFFIX)
+        return user if _is_among(user, self.users) else None
+
+
+def check_creator(identity: Identity, callers: RoleCallers) -> None:
+    """Whoever gets hold of one VM must not get as many as the node has room for."""
+    role = callers.role_of(identity.user)
+    if role is not None and not _is_among(role, callers.may_create):
+        raise Denied(
+            f"{identity.user} may not create a VM here: it is the role of a VM",
+            hint=f"an operator of the node can name the role {role} in its setting role_callers.may_create",
+            details={"user": identity.user, "role": role, "setting": "role_callers.may_create"},
+        )
+
+
 def check_role_given(identity: Identity, role: str, operators: Operators) -> None:
     """Operators may give any role; others the roles that their certificate names as groups."""
     if role not in identity.groups and not operators.include(identity):
@@ -120,12 +149,16 @@ def check_role_given(identity: Identity, role: str, operators: Operators) -> Non
 
 def subject_of(role: str) -> str:
     """The user that a role is."""
-    return f"{check_role(role)}@role"
+    return f"{check_role(role)}{_SUFFIX}"
 
 
 def claims_of(role: str) -> Claims:
     """Nothing but the name: what a role may do is for those that it calls to say."""
     return user_claims(subject_of(role))
+
+
+def _is_among(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def make_keys() -> dict[Algorithm, KeyPair]:

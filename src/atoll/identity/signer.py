@@ -1,8 +1,8 @@
-"""`python -m atoll.identity.signer DIRECTORY`: signs one request for role certificates with the CA there.
+"""`python -m atoll.identity.signer DIRECTORY`: signs one request of a service with the CA there.
 
-A process of its own for each request, so that the one that asks, the Hypervisor, never holds the CA's key.
-The request comes on standard input and holds public keys; certificates go to standard output. It signs roles
-and nothing else, and none for longer than a day.
+A process of its own for each request, so that the one that asks, such as the Hypervisor, never holds the CA's
+key. The request comes on standard input and holds no secret; certificates go to standard output. It signs roles,
+none for longer than a day, and renews what is a server's: the same names for the same key, and as long as before.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import msgspec
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from msgspec import Struct
 
-from atoll.errors import AtollError, Invalid, Malformed
+from atoll.errors import AtollError, Denied, Invalid, Malformed
+from atoll.identity import certificates
 from atoll.identity.authority import Authority, locked
 from atoll.identity.certificates import UNREADABLE, PublicKey
+from atoll.identity.claims import Kind
+from atoll.identity.contents import Contents
 from atoll.identity.roles import MAX_LIFETIME, Algorithm, Certificates, PublicKeys, claims_of, subject_of
 from atoll.identity.ssh_authority import SshAuthority
 from atoll.model.vm import Role
@@ -26,8 +29,8 @@ from atoll.system import clock
 MAX_REQUEST = 1 << 16
 
 
-class Request(Struct, frozen=True, forbid_unknown_fields=True):
-    """Certificates that are wanted, and what their SSH key ids are to say of the holder."""
+class Request(Struct, frozen=True, forbid_unknown_fields=True, tag="role", tag_field="sign"):
+    """Certificates of a role that are wanted, and what their SSH key ids are to say of the holder."""
 
     role: Role
     holder: str
@@ -39,6 +42,28 @@ class Answer(Struct, frozen=True):
     certificates: dict[Algorithm, Certificates]
     ca: str
     ssh_ca: str
+
+
+class Renewal(Struct, frozen=True, forbid_unknown_fields=True, tag="renewal", tag_field="sign"):
+    """A server's certificate of this CA, of which a new one is wanted."""
+
+    certificate: str
+
+
+class Renewed(Struct, frozen=True):
+    certificate: str
+
+
+def renew(authority: Authority, request: Renewal) -> Renewed:
+    """Users are not renewed by a service: how long they may call is for their issuer to say."""
+    pem = request.certificate.encode()
+    contents = Contents(certificates.from_pem(pem))
+    if contents.kind is not Kind.SERVER:
+        raise Denied(
+            f"renewing the certificate of {contents.subject or 'nobody'}: it is that of a {contents.kind}",
+            hint="only those of servers are renewed here; issue another with: atoll ca issue",
+        )
+    return Renewed(authority.renew(pem).cert_pem.decode())
 
 
 def sign(authority: Authority, request: Request) -> Answer:
@@ -77,10 +102,11 @@ def main() -> int:
         if len(data) > MAX_REQUEST:
             raise Malformed(f"a request of more than {MAX_REQUEST} bytes")
         try:
-            request = msgspec.json.decode(data, type=Request)
+            request: Request | Renewal = msgspec.json.decode(data, type=Request | Renewal)
         except msgspec.MsgspecError as error:
             raise Malformed(f"a request that is not one: {error}".lower()) from None
-        answer = sign(Authority.open(Path(sys.argv[1])), request)
+        authority = Authority.open(Path(sys.argv[1]))
+        answer = sign(authority, request) if isinstance(request, Request) else renew(authority, request)
     except AtollError as error:
         sys.stderr.write(f"{error.brief}\n")
         return error.exit_status

@@ -19,6 +19,7 @@ from atoll.system import files
 
 if TYPE_CHECKING:
     from atoll.identity.authority import Authority
+    from atoll.identity.certificates import Key
     from atoll.identity.claims import Claims
 
 
@@ -27,7 +28,7 @@ class Outcome(StrEnum):
     RENEWED = "renewed"
     """A new certificate for the same key."""
     ISSUED = "issued"
-    """A new certificate and a new key."""
+    """A certificate that is not just a newer one; the key is new where there was none, or it was revoked."""
 
 
 class Credential(Struct, frozen=True):
@@ -49,14 +50,15 @@ def server_credential(directory: Path) -> Credential:
 def ensure(
     credential: Credential, authority: Authority, claims: Claims, lifetime: timedelta, now: datetime
 ) -> Outcome:
-    """Afterwards there is a certificate of this CA with these claims and at least half of its life ahead."""
+    """Afterwards there is a certificate of this CA with these claims and at least half of its life ahead.
+
+    A key that is good stays: then one file is replaced, and a crash leaves a pair that belongs together.
+    """
     files.make_dirs(credential.cert.parent)
     if _read(credential.ca) != authority.cert_pem:
         files.write_durably(credential.ca, authority.cert_pem, mode=0o644)
     if not _fits(credential, authority, claims, now):
-        issued = authority.issue(claims, lifetime)
-        files.write_durably(credential.key, issued.key_pem)
-        files.write_durably(credential.cert, issued.cert_pem, mode=0o644)
+        _issue(credential, authority, claims, lifetime)
         return Outcome.ISSUED
     return renew_if_past_half_life(credential, lambda: authority, now)
 
@@ -86,11 +88,37 @@ def renew_if_past_half_life(
             raise Unauthenticated(
                 f"the certificate {credential.cert} expired at {held.not_after:%Y-%m-%d %H:%M}Z"
                 f" and could not be renewed: {error.brief}",
-                hint="ask an operator for a new one: atoll ca issue user",
+                hint=error.hint or "ask an operator for a new one: atoll ca issue user",
             ) from error
         return Outcome.KEPT
     files.write_durably(credential.cert, renewed.cert_pem, mode=0o644)
     return Outcome.RENEWED
+
+
+def _issue(credential: Credential, authority: Authority, claims: Claims, lifetime: timedelta) -> None:
+    key = _key_to_keep(credential, authority)
+    if key is not None:
+        certified = authority.certify(claims, key.public_key(), lifetime)
+        files.write_durably(credential.cert, certified.cert_pem, mode=0o644)
+        return
+    issued = authority.issue(claims, lifetime)
+    files.write_durably(credential.key, issued.key_pem)
+    files.write_durably(credential.cert, issued.cert_pem, mode=0o644)
+
+
+def _key_to_keep(credential: Credential, authority: Authority) -> Key | None:
+    from atoll.identity import certificates
+
+    try:
+        key = certificates.key_from_pem(_read(credential.key))
+    except Malformed:
+        return None
+    try:
+        certificate = certificates.from_pem(_read(credential.cert))
+    except Malformed:
+        return key
+    ours = certificates.issued_by(certificate, authority.certificate)
+    return None if ours and authority.is_revoked(certificate.serial_number) else key
 
 
 def _fits(credential: Credential, authority: Authority, claims: Claims, now: datetime) -> bool:

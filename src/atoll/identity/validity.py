@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import binascii
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 
@@ -18,6 +18,10 @@ _VERSION = 0xA0
 class Validity(Struct, frozen=True):
     not_before: datetime
     not_after: datetime
+
+    @property
+    def lifetime(self) -> timedelta:
+        return self.not_after - self.not_before
 
     def past_half(self, now: datetime) -> bool:
         """More than half of its life is over: time to renew, with as much time left for that to fail."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from atoll.api.access import Access
@@ -21,8 +22,15 @@ Denied = Callable[[Route[Any, Any], Identity, AtollError], None]
 class CertificateGate:
     """Admits callers by their certificate, and to the routes that it opens."""
 
-    def __init__(self, peers: PeerReader, operators: Operators, denied: Denied | None = None) -> None:
+    def __init__(
+        self,
+        peers: PeerReader,
+        operators: Operators,
+        denied: Denied | None = None,
+        now: Callable[[], datetime] = clock.now,
+    ) -> None:
         """`denied` is told of callers that are known and turned away."""
+        self._now = now
         self._peers = peers
         self._operators = operators
         self._denied = denied
@@ -30,7 +38,7 @@ class CertificateGate:
     def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
         if route.access is Access.PUBLIC:
             return _NOBODY
-        identity = self._peers.identity(certificate, clock.now())
+        identity = self._peers.identity(certificate, self._now())
         try:
             check_route(route.access, route.name, identity, self._operators)
         except AtollError as error:

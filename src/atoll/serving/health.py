@@ -1,4 +1,5 @@
-"""How a service itself is doing: how late its event loop is, and what failed in the background. For its metrics.
+"""How a service itself is doing: how late its loop is, what failed in the background, when its certificate ends.
+
 
 Effects: wakes up a hundred times a second, to see how late that is.
 """
@@ -9,8 +10,9 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from atoll.identity.tls import ServerCertificate
 from atoll.serving.supervisor import Supervisor
 
 LOOK_EVERY_S = 0.01
@@ -18,8 +20,10 @@ BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class Health:
-    def __init__(self, background: Supervisor) -> None:
+    def __init__(self, background: Supervisor, certificate: ServerCertificate | None = None) -> None:
+        """`certificate`: what the service serves with."""
         self._background = background
+        self._certificate = certificate
         self._counts = [0] * (len(BOUNDS_S) + 1)
         self._sum_s = 0.0
 
@@ -50,3 +54,9 @@ class Health:
         for work, count in sorted(self._background.failures.items()):
             failures.add_metric((work,), count)
         yield failures
+        if self._certificate is not None:
+            yield GaugeMetricFamily(
+                "atoll_certificate_end_timestamp_seconds",
+                "When the certificate that the service serves with ends.",
+                value=self._certificate.validity.not_after.timestamp(),
+            )

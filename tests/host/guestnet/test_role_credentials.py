@@ -36,7 +36,7 @@ from atoll.identity.brokers import Broker, HttpsBroker, StaticBroker
 from atoll.identity.claims import user_claims
 from atoll.identity.https import fetch
 from atoll.identity.issuers import AuthorityIssuer, HttpsIssuer, HttpsService, RoleIssuer, issue
-from atoll.identity.roles import Algorithm, CloudCredential, make_keys
+from atoll.identity.roles import Algorithm, CloudCredential, RoleCallers, make_keys
 from atoll.identity.ssh_authority import SshAuthority
 from atoll.model.vm import VM
 from atoll.system import clock
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 IDENTITY = "/latest/dynamic/instance-identity"
 HOUR = timedelta(hours=1)
+ROLES = RoleCallers(users=("web", "db"))
 SECRET = "wJalrXUtnFEMI/K7MDENG"
 BOTO3 = """
 import json, boto3
@@ -219,18 +220,18 @@ async def test_a_keymaster_issues_over_https_to_a_node_that_may_ask(
 ) -> None:
     async with pki.server(keymaster(authority)) as url:
         service = HttpsService(url, pki.ca, tmp_path / "node.pem", tmp_path / "node.key")
-        async with metadata(island, good, HttpsIssuer(service)):
+        async with metadata(island, good, HttpsIssuer(service, ROLES)):
             found = await files_of(good)
         made = x509.load_pem_x509_certificate(found["Ed25519-X.509-certificate"])
         assert [name.value for name in made.subject] == ["web"]
 
         other = HttpsIssuer(
-            structs.replace(service, certificate=tmp_path / "other.pem", key=tmp_path / "other.key")
+            structs.replace(service, certificate=tmp_path / "other.pem", key=tmp_path / "other.key"), ROLES
         )
         with pytest.raises(Denied, match=r"role web: it answered 403$"):
             await issue(other, "web", "vm", make_keys(), clock.now())
     with pytest.raises(Unreachable, match="asking https://127"):
-        await issue(HttpsIssuer(service), "web", "vm", make_keys(), clock.now())
+        await issue(HttpsIssuer(service, ROLES), "web", "vm", make_keys(), clock.now())
 
 
 async def test_boto3_picks_the_credentials_up_unmodified(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import stat
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from atoll.identity import store, validity
+from atoll.identity.authority import Authority
 
 if TYPE_CHECKING:
     from tests.host.conftest import Cli
@@ -160,3 +165,29 @@ def test_no_secret_is_on_a_command_line_or_in_the_log(cloud: Cli, booted: dict[s
     for text in (command_line, log):
         assert b"the script ran" not in text
         assert b"PRIVATE KEY" not in text
+
+
+def test_a_node_renews_its_certificate_past_half_of_its_life_while_it_serves(cloud: Cli) -> None:
+    files = store.server_credential(cloud.directory / "server")
+    held = files.cert.read_bytes()
+    long_ago = datetime.now(UTC) - timedelta(days=20)
+    before = Authority.open(cloud.directory / "pki", now=lambda: long_ago).renew(held)
+    files.cert.write_bytes(before.cert_pem)
+    deadline = time.monotonic() + 30  # it looks every ten seconds, and a signer takes one
+    while files.cert.read_bytes() == before.cert_pem:
+        assert cloud.request("GET", "/v1/node").status == 200
+        assert time.monotonic() < deadline, (cloud.directory / "agent.log").read_text()[-2000:]
+        time.sleep(0.2)
+    end = validity.of_pem(files.cert.read_bytes()).not_after
+    assert end > datetime.now(UTC) + timedelta(days=29)
+    while shown_end(cloud) != end.timestamp():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert f"renewed certificate {files.cert} until" in (cloud.directory / "agent.log").read_text()
+
+
+def shown_end(cloud: Cli) -> float:
+    """When the certificate that the node serves with ends, as its metrics tell."""
+    page = cloud.request("GET", "/metrics").body.decode()
+    (line,) = re.findall(r"^atoll_certificate_end_timestamp_seconds (\S+)$", page, re.MULTILINE)
+    return float(line)

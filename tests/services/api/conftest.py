@@ -229,6 +229,10 @@ class Caller:
         await asyncio.to_thread(self.sync.close)
         await self.asynchronous.__aexit__(None, None, None)
 
+    @property
+    def address(self) -> tuple[str, int]:
+        return (self.sync if self.kind == "sync" else self.asynchronous).address
+
     async def call(self, route: Any, params: Any = None, **more: Any) -> Any:
         if self.kind == "sync":
             return await asyncio.to_thread(self.sync.call, route, params, **more)

@@ -127,6 +127,38 @@ async def test_another_address_is_asked_when_the_first_is_dead(caller_of, wire, 
         assert await caller.call(routes.PING) == "pong"
 
 
+async def test_the_address_that_answered_is_tried_first_from_then_on(
+    caller_of, wire, pki, routes, dead_address
+):
+    async with caller_of([dead_address, wire.address], pki.user("ann")) as caller:
+        assert caller.address == dead_address
+        await caller.call(routes.PING)
+        assert caller.address == wire.address
+        await wire.stop()
+        with pytest.raises(Unreachable):
+            await caller.call(routes.PING)
+        assert caller.address == wire.address
+
+
+async def test_a_renewed_certificate_is_used_from_the_next_call_on(caller_of, wire, pki, routes):
+    context = [pki.user("ann")]
+    async with caller_of([wire.address], lambda: context[0]) as caller:
+        assert [await caller.call(routes.WHO) for _ in range(2)] == ["ann", "ann"]
+        assert len(wire._runner.server.connections) == 1
+        context[0] = pki.user("bob")
+        assert [await caller.call(routes.WHO) for _ in range(2)] == ["bob", "bob"]
+
+
+async def test_a_stream_goes_on_while_the_certificate_is_renewed(caller_of, wire, pki, routes, types):
+    context = [pki.user("ann")]
+    async with AsyncClient([wire.address], lambda: context[0]) as client:
+        lines = client.stream(routes.COUNT, query=types.count(5, pause_s=0.02))
+        first = await anext(lines)
+        context[0] = pki.user("bob")
+        assert await client.call(routes.WHO) == "bob"
+        assert [first, *[line async for line in lines]][-1] == Done(5)
+
+
 async def test_when_all_are_dead_each_is_named(caller_of, pki, routes, dead_address):
     other = (dead_address[0], dead_address[1])
     async with caller_of([dead_address, other], pki.user("ann")) as caller:

@@ -258,7 +258,8 @@ class Cloud:
     @property
     def environment(self) -> dict[str, str]:
         kept = {key: os.environ[key] for key in ("PATH", "HOME", "PYTHONPATH") if key in os.environ}
-        return kept | {"ATOLL_DIR": str(self.directory), "TERM": "xterm"}
+        cache = str(self.directory.parent / "cache")
+        return kept | {"ATOLL_DIR": str(self.directory), "TERM": "xterm", "XDG_CACHE_HOME": cache}
 
     def start(self, *argv: str, **settings: object) -> subprocess.Popen[bytes]:
         """The real command, as a process."""
@@ -285,6 +286,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cloud(pki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     for variable in ("NODE", "CERT", "KEY", "CA", "DEBUG"):
         monkeypatch.delenv(f"ATOLL_{variable}", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(pki / "server.pem", pki / "server.key")
     tls.load_verify_locations(pki / "ca.pem")

@@ -58,6 +58,20 @@ def test_show_tells_what_is_in_a_file_or_in_the_ca(run, tmp_path: Path) -> None:
     assert "state       valid" in run("show", str(tmp_path / "node1.pem"))[1]
 
 
+def test_a_certificate_is_renewed_for_the_same_key(run, tmp_path: Path) -> None:
+    run("init")
+    run("issue", "user", "alice", "--group", "ops", "--out", str(tmp_path))
+    before = (tmp_path / "alice.pem").read_bytes()
+    status, text = run("renew", str(tmp_path / "alice.pem"), "-o", "json")
+    described = json.loads(text)
+    assert (status, described["subject"], described["groups"]) == (0, "alice", ["ops"])
+    assert (tmp_path / "alice.pem").read_bytes() != before
+    context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    context.load_cert_chain(tmp_path / "alice.pem", tmp_path / "alice.key")
+    run("revoke", described["serial"])
+    assert run("renew", str(tmp_path / "alice.pem"))[0] == 5
+
+
 def test_what_was_issued_is_listed_and_can_be_revoked_each_way(run, tmp_path: Path) -> None:
     run("init")
     for name in ("alice", "bob", "carol"):

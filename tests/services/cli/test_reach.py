@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from atoll.api import client
+from atoll.identity import certificates, validity
 from atoll.identity.authority import Authority
+from atoll.identity.claims import user_claims
 
 Atoll = Callable[..., Any]
 
@@ -28,6 +34,75 @@ def test_nobody_there_is_exit_status_7(atoll: Atoll) -> None:
 def test_the_next_address_is_tried_when_one_does_not_answer(atoll: Atoll, cloud: Any) -> None:
     address = json.loads((cloud.directory / "client/context.json").read_text())["addresses"][0]
     assert atoll("vm", "list", "--node", f"127.0.0.1:{free_port()},{address}").status == 0
+
+
+def test_an_address_that_does_not_answer_costs_its_time_once(
+    atoll: Atoll, cloud: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "CONNECT_TIMEOUT_S", 0.3)
+    address = json.loads((cloud.directory / "client/context.json").read_text())["addresses"][0]
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        mute.settimeout(0)
+        nodes = f"127.0.0.1:{mute.getsockname()[1]},{address}"
+        assert atoll("vm", "list", "--node", nodes).status == 0
+        mute.accept()[0].close()
+        for _ in range(3):
+            assert atoll("vm", "list", "--node", nodes).status == 0
+        with pytest.raises(BlockingIOError):
+            mute.accept()
+
+
+def test_what_was_noted_of_addresses_does_not_matter_when_it_is_wrong(atoll: Atoll, cloud: Any) -> None:
+    address = json.loads((cloud.directory / "client/context.json").read_text())["addresses"][0]
+    nodes = f"127.0.0.1:{free_port()},{address}"
+    assert atoll("vm", "list", "--node", nodes).status == 0
+    (noted,) = (cloud.directory.parent / "cache").rglob("addresses.json")
+    assert address in noted.read_text()
+    for content in ("rubbish", "[]", '{"a": "b"}', ""):
+        noted.write_text(content)
+        assert atoll("vm", "list", "--node", nodes).status == 0
+    noted.unlink()
+    noted.mkdir()
+    assert atoll("vm", "list", "--node", nodes).status == 0
+
+
+def test_one_address_leaves_no_note(atoll: Atoll, cloud: Any) -> None:
+    assert atoll("vm", "list").status == 0
+    assert not (cloud.directory.parent / "cache").exists()
+
+
+def expire(cloud: Any, pki: Path) -> Path:
+    """The administrator's certificate ended yesterday."""
+    cert = cloud.directory / "client/user.pem"
+    before = Authority.open(pki / "ca", now=lambda: datetime.now(UTC) - timedelta(days=8))
+    public = certificates.public_key(certificates.from_pem(cert.read_bytes()))
+    cert.write_bytes(before.certify(user_claims("admin"), public, timedelta(days=7)).cert_pem)
+    return cert
+
+
+def test_a_certificate_that_is_over_says_how_to_renew_it(atoll: Atoll, cloud: Any, pki: Path) -> None:
+    cert = expire(cloud, pki)
+    outcome = atoll("vm", "list")
+    assert outcome.status == 5
+    assert f"certificate {cert}: expired at" in outcome.err
+    assert "use sudo there" in outcome.err
+    other = cloud.directory / "other.pem"
+    cert.rename(other)
+    outcome = atoll("vm", "list", "--cert", str(other))
+    assert outcome.status == 5
+    assert f"atoll ca renew {other}" in outcome.err
+
+
+@pytest.mark.parametrize("argv", [("vm", "list"), ("vm", "console", "web", "--watch")])
+def test_a_command_renews_the_administrators_certificate_where_its_ca_is(
+    atoll: Atoll, cloud: Any, pki: Path, argv: tuple[str, ...]
+) -> None:
+    cert = expire(cloud, pki)
+    (cloud.directory / "pki").symlink_to(pki / "ca")
+    atoll(*argv)
+    held = validity.of_pem(cert.read_bytes())
+    assert held.not_after > datetime.now(UTC) + timedelta(days=6)
+    assert atoll("vm", "list").status == 0
 
 
 def test_a_certificate_of_another_ca_is_exit_status_5(atoll: Atoll, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from atoll.api import hypervisor as api
 from atoll.api.async_client import AsyncClient
 from atoll.api.codec import error_of
 from atoll.api.hypervisor import CreateVm, StopVm, Wait
+from atoll.api.reaching import current
 from atoll.api.route import Done
 from atoll.api.server import application
 from atoll.drivers.machine.sim import SimDriver, SimFaults
@@ -38,6 +39,7 @@ from atoll.hypervisor.vms.room import NodeFacts
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import Operators
+from atoll.identity.roles import RoleCallers
 from atoll.images.store import ImageStore
 from atoll.model.image import DirectBoot
 from atoll.model.network import Address, Subnet, mac_for
@@ -67,6 +69,7 @@ class Node:
         self.acknowledge_within_s = 1.0
         self.open_ports: set[int] = set()
         self.hot_pool = 0
+        self.role_callers = RoleCallers()
         self.port = 0
         self._runner: web.AppRunner | None = None
 
@@ -114,6 +117,7 @@ class Node:
             operators=Operators(users=("oper",)),
             drivers=(await self.driver.describe(),),
             cores=2,
+            role_callers=self.role_callers,
             backoff=self.backoff,
             acknowledge_within_s=self.acknowledge_within_s,
         )
@@ -141,7 +145,14 @@ class Node:
             self.background.keep("filling the hot pool", self.service.pool.tend)
         meter = Meter(vms.list, self.machines.group, self.stores.used_mib)
         logs = BootLogs(self.records.directory)
-        backstage = Backstage(self.records, self.images, logs, meter, self.audit, Health(self.background))
+        backstage = Backstage(
+            self.records,
+            self.images,
+            logs,
+            meter,
+            self.audit,
+            Health(self.background, self.pki.certificate()),
+        )
         handlers = Handlers(self.service, backstage)
         gate = CertificateGate(self.pki.peers(), facts.operators, handlers.auditor.denied)
         self._runner = web.AppRunner(
@@ -258,11 +269,12 @@ class User(AsyncClient):
 
     async def stream_raw(self, route: Any, body: bytes, query: str = "") -> None:
         """A body or a query that our clients would not send."""
-        host, port = self._addresses[0]
+        host, port = self.address
         url = f"https://{host}:{port}{route.path}{query}"
         data = io.BytesIO(body) if body else None
         headers = {"Content-Type": "application/json"}
-        async with self._open_session().request(route.verb, url, data=data, headers=headers) as response:
+        session, tls = self._open_session(), current(self._tls)
+        async with session.request(route.verb, url, data=data, headers=headers, ssl=tls) as response:
             raise error_of(await response.read(), response.status)
 
 

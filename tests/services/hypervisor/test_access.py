@@ -7,8 +7,10 @@ import pytest
 from atoll.api import hypervisor as api
 from atoll.api.changes import VM_ACKNOWLEDGE, VM_BECOME_PRIMARY_OWNER, VM_CHANGE, ChangeVm
 from atoll.api.hypervisor import AddAddress
+from atoll.api.observing import AuditQuery
 from atoll.api.volumes import VOLUME_DELETE, VOLUME_REORDER, VolumeOrder
 from atoll.errors import Denied, NotFound, Unauthenticated
+from atoll.identity.roles import RoleCallers
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.vm import VmState
 
@@ -107,6 +109,21 @@ async def test_a_subnet_that_names_its_users_is_for_them(ann, bob, oper):
     with pytest.raises(Denied, match="ann may not use subnet private"):
         await ann.create("web", subnet="private")
     assert (await bob.create("web", subnet="private")).ip == "10.8.0.5"
+
+
+async def test_a_vm_in_a_role_creates_vms_only_where_the_configuration_says_so(node):
+    async with node.user("ci@role") as vm:
+        with pytest.raises(Denied, match="ci@role may not create a VM here") as refusal:
+            await vm.create("web")
+        assert "role_callers.may_create" in refusal.value.hint
+        assert await vm.list() == ()
+    denied = node.audit.read(AuditQuery(user="ci@role"))
+    assert [(entry.method, entry.result) for entry in denied] == [("vm.create", "denied")]
+    await node.stop()
+    node.role_callers = RoleCallers(may_create=("ci",))
+    await node.start()
+    async with node.user("ci@role") as vm:
+        assert (await vm.create("web")).owner_users == ("ci@role",)
 
 
 async def test_without_a_certificate_only_health_is_told(node, pki, user_of):

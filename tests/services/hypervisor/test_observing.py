@@ -33,7 +33,7 @@ async def test_every_vm_is_measured_and_so_is_the_node(ann, node):
     assert seen.cores >= 1
 
 
-async def test_metrics_are_what_prometheus_reads(ann, oper, node):
+async def test_metrics_are_what_prometheus_reads(ann, oper, node, pki):
     await ann.create("web")
     await oper.call(api.NODE_DRAIN)
 
@@ -54,6 +54,8 @@ async def test_metrics_are_what_prometheus_reads(ann, oper, node):
     assert samples["atoll_vm_cpu_seconds_total", "10.9.0.5", "web"] == 0
     assert samples["atoll_node_info", "0.1.0", "node1"] == 1
     assert samples["atoll_background_failures_total", "tidying"] == 1
+    end = pki.certificate().validity.not_after.timestamp()
+    assert samples["atoll_certificate_end_timestamp_seconds",] == end
     assert samples["atoll_loop_lag_seconds_count",] == 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import ssl
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from atoll.identity.claims import server_claims, user_claims
 from atoll.identity.index import format_serial
 from atoll.identity.peer import PeerReader
 from atoll.identity.revocations import Revocations
+from atoll.identity.trust import read_cas
 
 
 class Node:
@@ -36,12 +36,9 @@ class Node:
         self.server = self.keep("server", self.authority.issue_server(["127.0.0.1", "node1"]))
         self.time = datetime.now(UTC)
         self.ports: list[int] = []
-        # Every question looks at the file again, so that no test has to wait a second.
-        ticks = itertools.count(step=2)
-        revocations = Revocations(
-            self.authority.crl_path, self.authority.cert_path, monotonic=lambda: float(next(ticks))
-        )
-        self.peers = PeerReader(self.authority.cert_pem, revocations)
+        cas = read_cas(self.authority.cert_pem)
+        self.revocations = Revocations([self.authority.crl_path], cas)
+        self.peers = PeerReader(cas, self.revocations)
 
     def keep(self, name: str, issued: Issued) -> store.Credential:
         files = store.Credential(
@@ -212,6 +209,7 @@ async def test_revocation_cuts_off_a_connection_that_is_open(node: Node):
         async with session.get(f"{url}/who", ssl=context) as response:
             assert response.status == 200
         node.authority.revoke_subject("ann")
+        node.revocations.look_again()
         async with session.get(f"{url}/who", ssl=context) as response:
             assert response.status == 401
             assert "ann was revoked" in await response.text()
@@ -340,8 +338,9 @@ def test_processes_that_issue_at_once_wait_for_each_other(tmp_path: Path):
     assert [process.wait(timeout=60) for process in started] == [0, 0, 0, 0]
     issued = authority.list_issued()
     assert {record.subject for record in issued} == {f"user{n}-{m}" for n in range(4) for m in range(5)}
-    revocations = Revocations(authority.crl_path, authority.cert_path)
-    assert all(revocations.is_revoked(int(record.serial, 16)) for record in issued)
+    (ca,) = read_cas(authority.cert_pem)
+    revocations, now = Revocations([authority.crl_path], [ca]), datetime.now(UTC)
+    assert {revocations.refusal(ca, int(record.serial, 16), now) for record in issued} == {"was revoked"}
 
 
 def test_checking_the_administrators_certificate_does_not_load_cryptography(tmp_path: Path):

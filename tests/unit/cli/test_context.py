@@ -31,6 +31,7 @@ def test_the_context_that_up_left_is_used(cloud):
         ca=cloud / "client/ca.pem",
         cert=cloud / "client/user.pem",
         key=cloud / "client/user.key",
+        authority=cloud / "pki",
     )
 
 

@@ -14,7 +14,7 @@ BASE = {
     "ip": "10.1.0.1",
     "state": "/state",
     "images": "/images",
-    "pki": {"ca": "/ca", "crl": "/crl", "certificate": "/c", "key": "/k"},
+    "pki": {"ca": "/ca", "crls": ["/crl"], "certificate": "/c", "key": "/k"},
     "cgroup": "atoll/x",
 }
 SERVICE = {
@@ -32,7 +32,8 @@ def loaded(directory: Path, **settings: Any) -> Config:
 
 def test_roles_are_issued_by_a_ca_in_a_directory_or_by_a_service_or_not_at_all(tmp_path: Path) -> None:
     by_ca = loaded(tmp_path, roles={"authority": "/pki", "broker": SERVICE}).roles
-    by_service = loaded(tmp_path, roles={"issuer": SERVICE, "lifetime_s": 60}).roles
+    callers = {"users": ["svc-*"]}
+    by_service = loaded(tmp_path, roles={"issuer": SERVICE, "lifetime_s": 60}, role_callers=callers).roles
 
     assert loaded(tmp_path).roles is None
     assert by_ca is not None
@@ -40,6 +41,22 @@ def test_roles_are_issued_by_a_ca_in_a_directory_or_by_a_service_or_not_at_all(t
     assert by_service is not None
     assert by_service.issuer is not None
     assert by_service.issuer.certificate == Path("/roles/{role}.pem")
+
+
+def test_a_service_that_names_roles_as_it_likes_needs_to_be_told_of_their_names(tmp_path: Path) -> None:
+    with pytest.raises(AtollError, match=r"role_callers\.users") as caught:
+        loaded(tmp_path, roles={"issuer": SERVICE})
+    assert "svc-*" in caught.value.hint
+
+
+def test_no_role_may_create_vms_unless_it_is_named(tmp_path: Path) -> None:
+    assert loaded(tmp_path).role_callers.may_create == ()
+    assert loaded(tmp_path, role_callers={"may_create": ["ci"]}).role_callers.may_create == ("ci",)
+
+
+def test_an_unknown_setting_of_the_pki_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AtollError, match="crl"):
+        loaded(tmp_path, pki=BASE["pki"] | {"crl": "/crl"})
 
 
 @pytest.mark.parametrize(

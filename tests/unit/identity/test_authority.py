@@ -13,8 +13,9 @@ from atoll.identity.authority import Authority
 from atoll.identity.certificates import KeyKind
 from atoll.identity.claims import Kind, server_claims, user_claims
 from atoll.identity.contents import Contents
-from atoll.identity.revocations import Revocations
 from atoll.identity.store import Outcome
+from atoll.identity.tls import Pair
+from atoll.system import steps
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -232,48 +233,6 @@ def test_a_revoked_certificate_is_not_renewed(authority: Authority):
         authority.renew(ann.cert_pem)
 
 
-def test_servers_see_a_revocation_when_they_look_again(authority: Authority):
-    seconds = [0.0]
-    revocations = Revocations(authority.crl_path, authority.cert_path, monotonic=lambda: seconds[0])
-    ann = authority.issue_user("ann")
-    serial = serial_of(ann.cert_pem)
-    assert not revocations.is_revoked(serial)
-    authority.revoke(serial)
-    seconds[0] = 0.9
-    assert not revocations.is_revoked(serial)
-    seconds[0] = 1.0
-    assert revocations.is_revoked(serial)
-
-
-def test_servers_keep_the_last_good_list_when_the_file_is_damaged_replaced_or_gone(
-    authority: Authority, tmp_path: Path, now: Clock
-):
-    seconds = [0.0]
-    empty = authority.crl_pem()
-    serial = serial_of(authority.issue_user("ann").cert_pem)
-    authority.revoke(serial)
-    revocations = Revocations(authority.crl_path, authority.cert_path, monotonic=lambda: seconds[0])
-    foreign = Authority.create(tmp_path / "other", "test", now=now).crl_pem()
-    for content in (b"rubbish", foreign, empty, None):
-        authority.crl_path.unlink() if content is None else authority.crl_path.write_bytes(content)
-        seconds[0] += 1
-        assert revocations.is_revoked(serial)
-    Authority.open(authority.directory, now=now)
-    other = serial_of(authority.issue_user("bob").cert_pem)
-    authority.revoke(other)
-    seconds[0] += 1
-    assert revocations.is_revoked(other)
-
-
-def test_a_server_does_not_start_without_the_list(authority: Authority, tmp_path: Path):
-    foreign = Authority.create(tmp_path / "other", "test")
-    with pytest.raises(HostFailure, match="not signed by the CA"):
-        Revocations(foreign.crl_path, authority.cert_path)
-    authority.crl_path.unlink()
-    with pytest.raises(HostFailure, match="No such file"):
-        Revocations(authority.crl_path, authority.cert_path)
-
-
 @pytest.fixture
 def credential(tmp_path: Path) -> store.Credential:
     return store.client_credential(tmp_path / "client")
@@ -366,3 +325,52 @@ def test_a_server_credential_follows_its_names(authority: Authority, tmp_path: P
     ]:
         assert store.ensure(files, authority, server_claims(names), lifetime, now()) is outcome
     assert Contents(certificates.from_pem(files.cert.read_bytes())).names == ("10.0.0.2",)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "stays"),
+    [("expire", True), ("other claims", True), ("rubbish", True), ("other key", True), ("revoke", False)],
+)
+def test_a_key_stays_unless_its_certificate_was_revoked(
+    authority: Authority, credential: store.Credential, now: Clock, spoil: str, stays: bool
+):
+    ensure(credential, authority, now)
+    match spoil:
+        case "expire":
+            now.time = NOW + 8 * DAY
+        case "revoke":
+            authority.revoke_subject("admin")
+        case "rubbish":
+            credential.cert.write_bytes(b"rubbish")
+        case "other key":
+            credential.key.write_bytes(certificates.key_to_pem(certificates.make_key()))
+    key = credential.key.read_bytes()
+    claims = user_claims("admin", ("web",)) if spoil == "other claims" else CLAIMS
+    assert ensure(credential, authority, now, claims) is Outcome.ISSUED
+    assert (credential.key.read_bytes() == key) is stays
+    pair(credential).check()
+
+
+@pytest.mark.parametrize("change", ["half of its life", "expire", "other claims"])
+@pytest.mark.parametrize("step", ["write.begin", "write.written"])
+def test_a_pair_that_belongs_together_does_so_wherever_its_renewal_breaks_off(
+    authority: Authority, credential: store.Credential, now: Clock, change: str, step: str
+):
+    ensure(credential, authority, now)
+    before = credential.cert.read_bytes()
+    now.time = NOW + {"half of its life": 4 * DAY, "expire": 8 * DAY}.get(change, timedelta(0))
+    claims = user_claims("admin", ("web",)) if change == "other claims" else CLAIMS
+    steps.arm(f"{step}:1:ENOSPC")
+    try:
+        with pytest.raises(HostFailure):
+            ensure(credential, authority, now, claims)
+    finally:
+        steps.arm("")
+    assert credential.cert.read_bytes() == before
+    pair(credential).check()
+    assert ensure(credential, authority, now, claims) is not Outcome.KEPT
+    pair(credential).check()
+
+
+def pair(credential: store.Credential) -> Pair:
+    return Pair(credential.cert.read_bytes(), credential.key.read_bytes())

@@ -15,6 +15,7 @@ from atoll.identity import certificates
 from atoll.identity.certificates import make_key
 from atoll.identity.claims import Claims, server_claims, service_claims, user_claims
 from atoll.identity.peer import NothingRevoked, PeerReader
+from atoll.identity.trust import Ca, read_cas
 from atoll.model.identity import Identity
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -27,8 +28,8 @@ KEY = make_key()
 class Revoked(set):
     """Serials that are refused."""
 
-    def is_revoked(self, serial: int) -> bool:
-        return serial in self
+    def refusal(self, issuer: Ca, serial: int, now: datetime) -> str | None:
+        return "was revoked" if serial in self else None
 
 
 def leaf(claims: Claims) -> bytes:
@@ -56,7 +57,7 @@ def cn(value: str) -> x509.NameAttribute:
 
 
 def reader(revocations=None) -> PeerReader:
-    return PeerReader(certificates.to_pem(CA), revocations or NothingRevoked())
+    return PeerReader(read_cas(certificates.to_pem(CA)), revocations or NothingRevoked())
 
 
 def refusal(der: bytes | None, now: datetime = NOW, revocations=None) -> Unauthenticated:
@@ -98,7 +99,7 @@ def test_a_certificate_from_the_future_is_refused():
 
 def test_a_revoked_certificate_is_refused_from_the_next_request_on():
     revoked = Revoked()
-    peers = PeerReader(certificates.to_pem(CA), revoked)
+    peers = PeerReader(read_cas(certificates.to_pem(CA)), revoked)
     der = leaf(user_claims("ann"))
     assert peers.identity(der, NOW).user == "ann"
     revoked.add(77)

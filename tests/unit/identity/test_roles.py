@@ -16,8 +16,18 @@ from atoll.identity.authority import Authority
 from atoll.identity.contents import Contents
 from atoll.identity.issuers import issue
 from atoll.identity.peer import NothingRevoked, PeerReader
-from atoll.identity.roles import Algorithm, Certificates, KeyPair, PublicKeys, check_role_given, make_keys
+from atoll.identity.roles import (
+    Algorithm,
+    Certificates,
+    KeyPair,
+    PublicKeys,
+    RoleCallers,
+    check_creator,
+    check_role_given,
+    make_keys,
+)
 from atoll.identity.signer import Answer, Request, sign
+from atoll.identity.trust import read_cas
 from atoll.model.identity import Identity
 
 OPERATORS = Operators(users=("root",), groups=("ops",))
@@ -58,6 +68,42 @@ def test_a_role_is_given_by_operators_and_by_members_of_its_group(identity: Iden
             check_role_given(identity, "web", OPERATORS)
 
 
+@pytest.mark.parametrize(
+    ("user", "role"),
+    [("web@role", "web"), ("web", None), ("svc-web", "svc-web"), ("svc", None), ("ann@role.org", None)],
+)
+def test_a_caller_is_a_role_by_its_ending_or_by_the_names_that_a_node_was_told(
+    user: str, role: str | None
+) -> None:
+    assert RoleCallers(users=("svc-*",)).role_of(user) == role
+
+
+@pytest.mark.parametrize(
+    ("user", "may_create", "may"),
+    [
+        ("ann", (), True),
+        ("web@role", (), False),
+        ("web@role", ("ci",), False),
+        ("ci@role", ("ci",), True),
+        ("ci-7@role", ("ci-*",), True),
+        ("svc-web", (), False),
+        ("svc-web", ("svc-*",), True),
+    ],
+)
+def test_a_vm_in_a_role_creates_others_only_where_the_role_is_named(
+    user: str, may_create: tuple[str, ...], may: bool
+) -> None:
+    # Neither groups nor methods nor being an operator make up for it.
+    identity = Identity(user, frozenset({"ops"}), frozenset({"*"}))
+    callers = RoleCallers(users=("svc-*",), may_create=may_create)
+    if may:
+        check_creator(identity, callers)
+        return
+    with pytest.raises(Denied, match=f"{user} may not create a VM here: it is the role of a VM") as caught:
+        check_creator(identity, callers)
+    assert "role_callers.may_create" in caught.value.hint
+
+
 def test_a_role_is_a_user_that_no_person_can_be(authority: Authority, keys: dict[Algorithm, KeyPair]) -> None:
     answer = sign(authority, request(keys, role="admin"))
 
@@ -70,7 +116,7 @@ def test_a_role_is_a_user_that_no_person_can_be(authority: Authority, keys: dict
             frozenset(),
             frozenset(),
         )
-        peers = PeerReader(authority.cert_pem, NothingRevoked())
+        peers = PeerReader(read_cas(authority.cert_pem), NothingRevoked())
         der = certificate.public_bytes(certificates.Encoding.DER)
         assert peers.identity(der, datetime.now(UTC)) == Identity("admin@role")
 

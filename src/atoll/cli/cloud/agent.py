@@ -33,9 +33,10 @@ def write_config(
         "images": str(paths.images),
         "pki": {
             "ca": str(paths.pki / "ca.pem"),
-            "crl": str(paths.pki / "crl.pem"),
+            "crls": [str(paths.pki / "crl.pem")],
             "certificate": str(paths.server / "server.pem"),
             "key": str(paths.server / "server.key"),
+            "authority": str(paths.pki),
         },
         "cgroup": cloud.cgroup,
         "namespace": cloud.namespace,

@@ -13,7 +13,7 @@ from atoll.api.hypervisor import CreateVm
 from atoll.errors import Conflict, Denied, Invalid, PoolEmpty
 from atoll.hypervisor.vms.room import Room
 from atoll.identity.access import Operators, check_owners_given, check_subnet
-from atoll.identity.roles import check_role_given
+from atoll.identity.roles import check_creator, check_role_given
 from atoll.model.identity import Identity
 from atoll.model.image import Image
 from atoll.model.network import Subnet
@@ -36,6 +36,7 @@ def plan_vm(
 ) -> VM:
     """The VM; or NotFound, Conflict, Invalid, Denied, PoolEmpty, NoCapacity."""
     spec = request.spec
+    check_creator(identity, room.role_callers)
     _check_image(spec, image)
     if any(vm.name == spec.name for vm in room.vms):
         raise Conflict(

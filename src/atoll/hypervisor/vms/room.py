@@ -7,6 +7,7 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from atoll.identity.access import Operators
+from atoll.identity.roles import RoleCallers
 from atoll.model.node import Capacity, DriverInfo, Overcommit
 from atoll.model.vm import VM
 from atoll.model.volume import Volume
@@ -26,6 +27,7 @@ class NodeFacts(Struct, frozen=True):
     drivers: tuple[DriverInfo, ...]
     has_roles: bool = False
     """Whether VMs can be given roles: somebody issues their credentials."""
+    role_callers: RoleCallers = RoleCallers()
     cores: int = 0
     overcommit: Overcommit = Overcommit()
     backoff: Backoff = Backoff()
@@ -47,6 +49,7 @@ class Room(Struct, frozen=True):
     """When addresses were given back, as a count: the later the larger."""
     has_roles: bool = False
     """Somebody issues credentials for the roles of VMs here."""
+    role_callers: RoleCallers = RoleCallers()
     cores: int = 0
     """Those of the host; none given: as many as there are CPUs to promise."""
     spaces: tuple[Space, ...] = ()

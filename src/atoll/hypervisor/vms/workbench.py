@@ -63,6 +63,7 @@ class Workbench(Struct, frozen=True):
             held=self.vms.held(),
             freed=self.vms.freed,
             has_roles=self.facts.has_roles,
+            role_callers=self.facts.role_callers,
             cores=self.facts.cores,
             spaces=self.stores.spaces,
             disk_kinds=self.machines.disk_kinds(),

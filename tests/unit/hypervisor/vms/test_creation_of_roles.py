@@ -12,6 +12,7 @@ from atoll.api.hypervisor import CreateVm
 from atoll.errors import Conflict, Denied
 from atoll.hypervisor.vms.creation import Room, new_instance_id, plan_vm
 from atoll.identity.access import Operators
+from atoll.identity.roles import RoleCallers
 from atoll.model.identity import Identity
 from atoll.model.image import DirectBoot, Image
 from atoll.model.network import Address, Subnet, mac_for
@@ -25,7 +26,7 @@ GIVEN = Given().add_subnet(SUBNET).add_addresses("blue", [Address("10.1.0.5", ma
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFHWXeBIjLU+QtCAleTNm7W3J35urBGaLDQoZ5h+SCeS ann@home"
 
 
-def plan(identity: Identity, *, has_roles: bool = True, **spec: Any) -> VM:
+def plan(identity: Identity, *, has_roles: bool = True, may_create: tuple[str, ...] = (), **spec: Any) -> VM:
     room = Room(
         node="n1",
         operators=Operators(users=("root",)),
@@ -35,6 +36,7 @@ def plan(identity: Identity, *, has_roles: bool = True, **spec: Any) -> VM:
         held=(),
         freed={},
         has_roles=has_roles,
+        role_callers=RoleCallers(may_create=may_create),
     )
     request = CreateVm(VmSpec(name="web", image="appliance", **spec))
     return plan_vm(request, identity, IMAGE, room, now=datetime(2026, 1, 1, tzinfo=UTC), instance_id="i-1")
@@ -57,6 +59,12 @@ def test_a_role_that_nobody_would_issue_credentials_for_is_refused() -> None:
     with pytest.raises(Conflict, match="nobody issues credentials"):
         plan(Identity("root"), has_roles=False, role="web")
     assert plan(Identity("root"), has_roles=False).role is None
+
+
+def test_a_vm_in_a_role_makes_no_other_vm_unless_the_node_says_so() -> None:
+    with pytest.raises(Denied, match="web@role may not create a VM here"):
+        plan(Identity("web@role"))
+    assert plan(Identity("web@role"), may_create=("web",)).owner_users == ("web@role",)
 
 
 def test_an_instance_id_begins_as_ec2s_only_where_tokens_are_required() -> None:
