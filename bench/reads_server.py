@@ -21,7 +21,11 @@ from atoll.api.server import application
 from atoll.drivers.machine.sim import SimDriver
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.http import MAX_BODY, Handlers
-from atoll.hypervisor.launch.machines import Machines
+from atoll.hypervisor.launch.holds import ImageHolds
+from atoll.hypervisor.launch.ids import NodeIds
+from atoll.hypervisor.launch.kinds import Kinds
+from atoll.hypervisor.launch.machines import MachinePlace, Machines
+from atoll.hypervisor.launch.supplies import Supplies
 from atoll.hypervisor.network.sim import SimNetwork
 from atoll.hypervisor.service import Hypervisor, NodeFacts
 from atoll.hypervisor.utilisation import Meter
@@ -38,6 +42,8 @@ from atoll.model.vm import VM
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
 from atoll.system import clock
+from atoll.system.ids import Register
+from atoll.system.owners import owner_of
 
 USER = "bench"
 IMAGE = "nothing"
@@ -51,17 +57,13 @@ async def ours(directory: Path) -> web.Application:
     service: Hypervisor
     driver = SimDriver(lambda ip, exit_: service.on_exit(ip, exit_))
     network = SimNetwork(lambda ip, stage: service.reached(ip, stage))
-    machines = Machines(
-        {"sim": driver},
-        {"sim": None},
-        network,
-        images,
-        "none",
-        records.directory,
-        lambda vm: service.subnet_of(vm),
-    )
-    info = await driver.describe()
-    facts = NodeFacts("bench", "127.0.0.1", "", Capacity(1 << 20, 1 << 20, 1 << 20), operators, (info,))
+    owner, kinds = owner_of(directory / "state"), await Kinds.of({"sim": driver})
+    ids = NodeIds(Register(directory / "ids", owner), kinds.id_spaces())
+    supplies = Supplies(kinds, images, ImageHolds(images, owner), ids)
+    place = MachinePlace("none", records.directory, lambda vm: service.subnet_of(vm))
+    machines = Machines(supplies, network, place)
+    drivers = tuple(kinds.described.values())
+    facts = NodeFacts("bench", "127.0.0.1", "", Capacity(1 << 20, 1 << 20, 1 << 20), operators, drivers)
     service = Hypervisor(facts, records, machines, network, images, Board(clock.monotonic), {})
     add_image(images, directory)
     ca = directory / "ca.pem"

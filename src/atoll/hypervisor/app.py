@@ -20,9 +20,13 @@ from atoll.hypervisor.config import Config, Roles
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.credentials import Credentials
 from atoll.hypervisor.http import MAX_BODY, Handlers
+from atoll.hypervisor.launch.holds import ImageHolds, images_of
 from atoll.hypervisor.launch.hotpool import Pooling
-from atoll.hypervisor.launch.machines import Machines
-from atoll.hypervisor.launch.templates import Limits, Templates
+from atoll.hypervisor.launch.ids import NodeIds, settle
+from atoll.hypervisor.launch.kinds import Kinds
+from atoll.hypervisor.launch.machines import MachinePlace, Machines
+from atoll.hypervisor.launch.supplies import Supplies
+from atoll.hypervisor.launch.templates import TemplateLimits, Templates
 from atoll.hypervisor.network.bridges import Bridges
 from atoll.hypervisor.network.control import ControlPort
 from atoll.hypervisor.network.guests import Guests
@@ -46,6 +50,8 @@ from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
 from atoll.system import clock, host, link_events
+from atoll.system.ids import Register
+from atoll.system.owners import owner_of
 
 log = logging.getLogger(__name__)
 
@@ -69,9 +75,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     records, images = Records(config.state), ImageStore(config.images)
     records.prepare()
     board = Board(clock.monotonic)
-    vms = records.load()
-    stores = Stores(config.stores or {"default": config.state / "volumes"}, config.disk_reserve_mib)
-    stores.prepare({ip: record.vm for ip, record in vms.items()}, records.unreadable, records.carried)
+    owner, vms = owner_of(config.state), records.load()
     operators = Operators(users=config.operator_users, groups=config.operator_groups)
     service: Hypervisor
 
@@ -84,7 +88,13 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     drivers = {name: await registry.load(name, setting) for name in config.drivers}
     for driver in drivers.values():
         stack.push_async_callback(driver.close)
-    described = {name: await driver.describe() for name, driver in drivers.items()}
+    kinds = await Kinds.of(drivers)
+    ids, holds = NodeIds(Register(config.ids, owner), kinds.id_spaces()), ImageHolds(images, owner)
+    supplies = Supplies(kinds, images, holds, ids)
+    vms = await asyncio.to_thread(settle, ids, kinds, records, vms)
+    await asyncio.to_thread(holds.prepare, images_of(vms.values()), complete=not records.unreadable)
+    stores = Stores(config.stores or {"default": config.state / "volumes"}, config.disk_reserve_mib)
+    stores.prepare(vms, records.unreadable, records.carried)
     control = ControlPort(config.port)
     credentials = _credentials(config.roles, lambda: service.list())
     if credentials is not None:
@@ -106,28 +116,15 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         lambda ip, state: service.holdings.leases.note(ip, state),
     )
     stack.push_async_callback(network.close)
-    overheads_mib = {name: info.overhead_mib for name, info in described.items()}
     templates = Templates(
         config.state / "templates",
-        Limits(config.templates, config.memory_reserve_mib, config.disk_reserve_mib),
-        drivers,
-        overheads_mib,
-        images,
+        TemplateLimits(config.templates, config.memory_reserve_mib, config.disk_reserve_mib),
+        supplies,
         config.cgroup,
         lambda: service.pool.wake(),
     )
-    machines = Machines(
-        drivers,
-        overheads_mib,
-        network,
-        images,
-        config.cgroup,
-        records.directory,
-        lambda vm: service.subnet_of(vm),
-        templates,
-        max_processes={name: info.max_processes for name, info in described.items()},
-        volume_path=stores.path,
-    )
+    place = MachinePlace(config.cgroup, records.directory, lambda vm: service.subnet_of(vm), stores.path)
+    machines = Machines(supplies, network, place, templates)
     facts = NodeFacts(
         name=config.name,
         ip=config.ip,
@@ -136,7 +133,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         cores=host.cores(),
         overcommit=config.overcommit,
         operators=operators,
-        drivers=tuple(described.values()),
+        drivers=tuple(kinds.described.values()),
         has_roles=credentials is not None,
     )
     audit = AuditLog(config.state / "audit.jsonl")
@@ -155,6 +152,8 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     await _listen(config, handlers, operators, control, stack)
     _background(stack, logs.keep_small(lambda: [vm.ip for vm in service.list()]))
     stack.push_async_callback(service.pool.close)
+    _background(stack, ids.tend())
+    _background(stack, holds.tend(service.images_in_use))
     _background(stack, templates.tend())
     _background(stack, service.pool.tend())
     if credentials is not None:

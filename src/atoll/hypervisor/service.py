@@ -22,6 +22,7 @@ from atoll.errors import AtollError, Conflict
 from atoll.guestnet.dhcp.answer import Lease
 from atoll.guestnet.netboot.library import Client
 from atoll.hypervisor.consoles.screens import Screens
+from atoll.hypervisor.launch.holds import Used, images_of
 from atoll.hypervisor.launch.hotpool import HotPool, Member, Pooling, PoolPlace
 from atoll.hypervisor.launch.machines import Machines
 from atoll.hypervisor.network.base import Network
@@ -129,8 +130,10 @@ class Hypervisor:
                 free_addresses=self.holdings.free,
                 directory=records.directory,
                 discard=records.discard,
+                is_recorded=records.is_recorded,
                 is_open=lambda: not self.holdings.drained,
-                ready=lambda vm: images.get(vm.image).ready,
+                ready=lambda vm: machines.image(vm).ready,
+                is_current=self._is_current,
             ),
         )
         self._vms.reserved = self.pool.held
@@ -141,7 +144,7 @@ class Hypervisor:
         self._duties = Duties(self._vms.records, lambda: self.holdings.drained, self._policies.do, clock.now)
         self.lost_links = LostLinks(self._vms, LinkPlace(machines.seen, self._spawn, self._note_own))
         self.acknowledgements = Acknowledgements(self._vms, facts.acknowledge_within_s)
-        self.changes = Changes(self._vms, records, machines, images, self._stores, self._room)
+        self.changes = Changes(self._vms, records, machines, self._stores, self._room)
         self.volumes = Volumes(self._vms, machines, self._stores, self._room)
         self.screens = Screens(machines)
         self.events = Events(clock.now, lambda: (self.node(), self.list()))
@@ -178,6 +181,10 @@ class Hypervisor:
 
     def held(self) -> frozenset[str]:
         return self._vms.held()
+
+    def images_in_use(self) -> Used | None:
+        """What the machines of this node are made of; None while there is a VM of which nobody knows that."""
+        return None if self._store.unreadable else self.pool.images() | images_of(self._vms.records())
 
     def find_by_ip(self, ip: str) -> VM | None:
         return self._vms.find_by_ip(ip)
@@ -220,7 +227,7 @@ class Hypervisor:
             yield Done(known)
             return
         self.holdings.check_not_drained("creating a VM")
-        image = self._images.get(request.spec.image)
+        image = await self._machines.supplies.for_vm(request.spec.image, request.spec.driver)
         claim = self._claim(request, identity, image)
         vm = claim.vm
         self._board.begin(vm.ip, began)
@@ -269,7 +276,7 @@ class Hypervisor:
 
     def _claim(self, request: CreateVm, identity: Identity, image: Image) -> Claim:
         """All checks, then the address. No await is between them: nobody else gets it."""
-        pooled = self.pool.held()
+        pooled = self.pool.yielding()
         self._machines.driver(request.spec.driver)
         room = structs.replace(
             self._room(),
@@ -279,18 +286,21 @@ class Hypervisor:
         )
         now, instance_id = clock.now(), new_instance_id(request.spec)
         vm = plan_vm(request, identity, image, room, now=now, instance_id=instance_id)
-        member = self.pool.take(vm)
+        member = self.pool.choose(vm)
         if member is not None:
             # Again, with that address before all others: more of a VM may follow from its address.
             room = structs.replace(room, freed=room.freed | {member.vm.ip: -1})
             vm = plan_vm(request, identity, image, room, now=now, instance_id=member.vm.instance_id)
-        self._vms.claim(Record(vm, Want.RUNNING, committed=False, boot_id=self._facts.boot_id))
+        fits = member is not None and member.vm.ip == vm.ip
+        if not fits:  # its address was taken from the node meanwhile
+            vm = structs.replace(vm, instance_id=instance_id)
+        ids = self._machines.take_ids(vm)
+        self._vms.claim(Record(vm, Want.RUNNING, committed=False, boot_id=self._facts.boot_id, ids=ids))
+        if member is not None and fits:
+            self.pool.hand_over(member)
+            member = None
         short_mib = self.pool.demand().memory_mib - self._left().memory_mib
-        going = self.pool.make_way(vm, short_mib)
-        if member is None or member.vm.ip == vm.ip:
-            return Claim(vm, member is not None, going)
-        # Its address was taken from the node meanwhile.
-        return Claim(vm, False, (*going, member))
+        return Claim(vm, fits, self.pool.make_way(vm, short_mib, unfit=member))
 
     def _room(self) -> Room:
         return Room(
@@ -309,8 +319,15 @@ class Hypervisor:
         )
 
     def _left(self) -> Capacity:
-        """What VMs leave of the node; the pool takes of it."""
+        """Capacity that no VM uses; the hot pool draws on it."""
         return capacity.free(self._facts.total, self.list())
+
+    def _is_current(self, vm: VM) -> bool:
+        """Whether its image is still the one that VMs are made of."""
+        try:
+            return self._images.get(vm.image).digest == vm.image_digest
+        except AtollError:
+            return False
 
     async def undo_create(self, vm: VM) -> None:
         """Nobody was told of it: it goes. What cannot be ended keeps its address, and is destroyed later."""
@@ -321,6 +338,7 @@ class Hypervisor:
             raise
         self._stores.discard(vm.ip)
         self._vms.forget(vm)
+        self._machines.release_ids(vm)
 
     # --- life
 
@@ -417,6 +435,7 @@ class Hypervisor:
         self._stores.discard(vm.ip)
         steps.step("destroy.discarded")
         self._vms.forget(vm)
+        self._machines.release_ids(vm)
         steps.step("destroy.forgotten")
 
     async def clear(self, ip: str) -> None:
@@ -502,7 +521,7 @@ class Hypervisor:
 
     def _until_ready(self, vm: VM, wait: Wait) -> Wait:
         """What is waited for unless somebody says otherwise: the stage at which its image is of use."""
-        return Wait(wait.wait_for or self._images.get(vm.image).ready, wait.timeout_s)
+        return Wait(wait.wait_for or self._machines.image(vm).ready, wait.timeout_s)
 
     async def _follow(
         self, vm: VM, wait: Wait, told: tuple[str, ...] = ()

@@ -21,10 +21,13 @@ from atoll.api.server import application
 from atoll.drivers.machine.sim import SimDriver, SimFaults
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.http import MAX_BODY, Handlers
+from atoll.hypervisor.launch.holds import ImageHolds, images_of
 from atoll.hypervisor.launch.hotpool import Pooling
-from atoll.hypervisor.launch.machines import Machines
-from atoll.hypervisor.launch.templates import Limits as TemplateLimits
-from atoll.hypervisor.launch.templates import Templates
+from atoll.hypervisor.launch.ids import NodeIds, settle
+from atoll.hypervisor.launch.kinds import Kinds
+from atoll.hypervisor.launch.machines import MachinePlace, Machines
+from atoll.hypervisor.launch.supplies import Supplies
+from atoll.hypervisor.launch.templates import TemplateLimits, Templates
 from atoll.hypervisor.network.sim import SimNetwork
 from atoll.hypervisor.service import Hypervisor, NodeFacts
 from atoll.hypervisor.utilisation import Meter
@@ -34,14 +37,17 @@ from atoll.hypervisor.vms.recovery import recover
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import Operators
 from atoll.images.store import ImageStore
-from atoll.model.image import DirectBoot
+from atoll.model.image import DirectBoot, Image
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.node import Capacity
 from atoll.model.vm import VM, VmSpec
 from atoll.plan.policies import Backoff
+from atoll.plan.templates import Patience
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
 from atoll.system import clock
+from atoll.system.ids import Register
+from atoll.system.owners import owner_of
 
 LAN = Subnet("lan", "10.9.0.0/24", "10.9.0.1")
 ADDRESSES = tuple(Address(f"10.9.0.{last}", mac_for(f"10.9.0.{last}")) for last in range(5, 9))
@@ -61,6 +67,7 @@ class Node:
         self.acknowledge_within_s = 1.0
         self.open_ports: set[int] = set()
         self.hot_pool = 0
+        self.patience = Patience()
         self.port = 0
         self._background: list[asyncio.Task[None]] = []
         self._runner: web.AppRunner | None = None
@@ -68,35 +75,33 @@ class Node:
     async def start(self) -> None:
         self.records = Records(self.directory / "state")
         self.records.prepare()
-        vms = self.records.load()
+        self.driver = SimDriver(lambda ip, reason: self.service.on_exit(ip, reason), self.faults)
+        owner, kinds = owner_of(self.directory / "state"), await Kinds.of({"sim": self.driver})
+        self.ids = NodeIds(Register(self.directory / "ids", owner), kinds.id_spaces())
+        self.holds = ImageHolds(self.images, owner)
+        supplies = Supplies(kinds, self.images, self.holds, self.ids)
+        vms = settle(self.ids, kinds, self.records, self.records.load())
+        self.holds.prepare(images_of(vms.values()), complete=not self.records.unreadable)
         places = {name: self.directory / "stores" / name for name in ("fast", "slow")}
         self.stores = Stores(places)
-        known = {ip: record.vm for ip, record in vms.items()}
-        self.stores.prepare(known, self.records.unreadable, self.records.carried)
+        self.stores.prepare(vms, self.records.unreadable, self.records.carried)
         self.audit = AuditLog(self.directory / "state" / "audit.jsonl")
-        self.driver = SimDriver(lambda ip, reason: self.service.on_exit(ip, reason), self.faults)
         self.network = SimNetwork(lambda ip, stage: self.service.reached(ip, stage))
         board = Board(clock.monotonic)
         self.templates = Templates(
             self.directory / "state" / "templates",
-            TemplateLimits(most=8, memory_reserve_mib=0, disk_reserve_mib=0),
-            {"sim": self.driver},
-            {"sim": None},
-            self.images,
+            TemplateLimits(8, 0, 0, self.patience),
+            supplies,
             "atoll/fleet-test",
             lambda: self.service.pool.wake(),
         )
-        self.machines = Machines(
-            {"sim": self.driver},
-            {"sim": None},
-            self.network,
-            self.images,
+        place = MachinePlace(
             "atoll/fleet-test",
             self.records.directory,
             lambda vm: self.service.subnet_of(vm),
-            templates=self.templates,
-            volume_path=self.stores.path,
+            self.stores.path,
         )
+        self.machines = Machines(supplies, self.network, place, self.templates)
         facts = NodeFacts(
             name="node1",
             ip="10.9.0.2",
@@ -125,7 +130,8 @@ class Node:
         await recover(self.service, self.machines, vms, self.boot_id, "atoll/fleet-test")
         self.templates.prepare()
         self._background = [
-            asyncio.create_task(work) for work in (self.templates.tend(), self.service.pool.tend())
+            asyncio.create_task(work)
+            for work in (self.ids.tend(), self.templates.tend(), self.service.pool.tend())
         ]
         meter = Meter(self.service.list, self.machines.group, self.stores.used_mib)
         logs = BootLogs(self.records.directory)
@@ -172,6 +178,21 @@ class Node:
         async with self.user("oper") as oper:
             await oper.call(api.NODE_ADD_SUBNET, body=LAN)
             await oper.call(api.NODE_ADD_ADDRESS, body=api.AddAddress("lan", ADDRESSES))
+
+    def replace(self, name: str, content: bytes = b"newer") -> Image:
+        """What `atoll up` does with a newer appliance: another image by the same name."""
+        last = self.images.get(name)
+        (self.directory / "newer").write_bytes(content)
+        files = {"kernel": self.directory / "newer", "initrd": self.directory / "initrd"}
+        return ImageStore(self.images.root).add(
+            name,
+            kinds=last.kinds,
+            boot=last.boot,
+            files=files,
+            min_memory_mib=last.min_memory_mib,
+            ready=last.ready,
+            forkable=last.forkable,
+        )
 
     def user(self, name: str = "ann", **claims: Any) -> User:
         return User(self, self.pki.user(name, **claims))

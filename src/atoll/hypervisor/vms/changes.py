@@ -24,7 +24,6 @@ from atoll.hypervisor.vms.inventory import Inventory
 from atoll.hypervisor.vms.records import Records
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import check_subnet
-from atoll.images.store import ImageStore
 from atoll.model.checks import check_tags
 from atoll.model.identity import Identity
 from atoll.model.lifecycle import Action, begin
@@ -58,14 +57,12 @@ class Changes:
         vms: Inventory,
         records: Records,
         machines: Machines,
-        images: ImageStore,
         stores: Stores,
         room: Callable[[], Room],
     ) -> None:
         self._vms = vms
         self._records = records
         self._machines = machines
-        self._images = images
         self._stores = stores
         self._room = room
 
@@ -73,7 +70,7 @@ class Changes:
         """All of it, or nothing."""
         async with self._vms.alone_with(self._vms.show(reference)) as vm:
             if change.memory_mib is not UNSET:
-                check_memory(change.memory_mib, self._images.get(vm.image))
+                check_memory(change.memory_mib, self._machines.image(vm))
             # No await from the checks to the claim: nobody else gets what they found free.
             new = plan_change(vm, change, identity, self._room(), clock.now())
             if change.user_data is not UNSET and change.user_data:
