@@ -20,17 +20,22 @@ from atoll.api.hypervisor import VM_LIST
 from atoll.api.server import application
 from atoll.drivers.machine.sim import SimDriver
 from atoll.hypervisor.consoles.bootlog import BootLogs
-from atoll.hypervisor.http import MAX_BODY, Handlers
+from atoll.hypervisor.http.handlers import MAX_BODY, Backstage, Handlers
 from atoll.hypervisor.launch.holds import ImageHolds
 from atoll.hypervisor.launch.ids import NodeIds
 from atoll.hypervisor.launch.kinds import Kinds
 from atoll.hypervisor.launch.machines import MachinePlace, Machines
 from atoll.hypervisor.launch.supplies import Supplies
+from atoll.hypervisor.network.holdings import Holdings
 from atoll.hypervisor.network.sim import SimNetwork
-from atoll.hypervisor.service import Hypervisor, NodeFacts
+from atoll.hypervisor.service import Hypervisor, Options
+from atoll.hypervisor.signals import Signals
 from atoll.hypervisor.utilisation import Meter
-from atoll.hypervisor.vms.readiness import Board
+from atoll.hypervisor.vms.inventory import Inventory
 from atoll.hypervisor.vms.records import Records
+from atoll.hypervisor.vms.room import NodeFacts
+from atoll.hypervisor.vms.workbench import Workbench
+from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import Operators
 from atoll.identity.peer import PeerReader
 from atoll.identity.revocations import Revocations
@@ -41,7 +46,7 @@ from atoll.model.node import Capacity
 from atoll.model.vm import VM
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
-from atoll.system import clock
+from atoll.serving.supervisor import Supervisor
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
 
@@ -52,25 +57,27 @@ IMAGE = "nothing"
 async def ours(directory: Path) -> web.Application:
     """The stack of a Hypervisor, from the certificate to the service, with VMs that are simulated."""
     operators = Operators(users=(USER,))
+    signals, background = Signals(), Supervisor()
     records, images = Records(directory / "state"), ImageStore(directory / "images")
     records.prepare()
-    service: Hypervisor
-    driver = SimDriver(lambda ip, exit_: service.on_exit(ip, exit_))
-    network = SimNetwork(lambda ip, stage: service.reached(ip, stage))
+    driver, network = SimDriver(signals.exit), SimNetwork(signals.reached)
+    vms = Inventory("bench", records, {})
+    holdings = Holdings("bench", records, network, vms)
     owner, kinds = owner_of(directory / "state"), await Kinds.of({"sim": driver})
     ids = NodeIds(Register(directory / "ids", owner), kinds.id_spaces())
     supplies = Supplies(kinds, images, ImageHolds(images, owner), ids)
-    place = MachinePlace("none", records.directory, lambda vm: service.subnet_of(vm))
-    machines = Machines(supplies, network, place)
+    machines = Machines(supplies, network, MachinePlace("none", records.directory, holdings.subnet_of))
     drivers = tuple(kinds.described.values())
     facts = NodeFacts("bench", "127.0.0.1", "", Capacity(1 << 20, 1 << 20, 1 << 20), operators, drivers)
-    service = Hypervisor(facts, records, machines, network, images, Board(clock.monotonic), {})
+    stores = Stores({})
+    bench = Workbench(facts, records, vms, holdings, machines, network, images, stores, background)
+    service = Hypervisor(bench, signals, Options(stores))
     add_image(images, directory)
     ca = directory / "ca.pem"
     peers = PeerReader(ca.read_bytes(), Revocations(directory / "crl.pem", ca))
-    meter = Meter(service.list, lambda vm: "none", lambda vm: 0)
+    meter = Meter(vms.list, lambda vm: "none", lambda vm: 0)
     audit = AuditLog(records.directory("audit.jsonl"))
-    handlers = Handlers(service, records, images, BootLogs(records.directory), meter, audit)
+    handlers = Handlers(service, Backstage(records, images, BootLogs(records.directory), meter, audit))
     return application(handlers.bound(), CertificateGate(peers, operators), MAX_BODY)
 
 

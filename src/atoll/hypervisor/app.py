@@ -6,20 +6,19 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from aiohttp import web
 
 from atoll.api.server import application
 from atoll.drivers.machine import registry
-from atoll.drivers.machine.base import Exit
 from atoll.guestnet.metadata.guest import Place
 from atoll.guestnet.netboot.library import Library
 from atoll.hypervisor.config import Config, Roles
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.credentials import Credentials
-from atoll.hypervisor.http import MAX_BODY, Handlers
+from atoll.hypervisor.http.handlers import MAX_BODY, Backstage, Handlers
 from atoll.hypervisor.launch.holds import ImageHolds, images_of
 from atoll.hypervisor.launch.hotpool import Pooling
 from atoll.hypervisor.launch.ids import NodeIds, settle
@@ -30,11 +29,15 @@ from atoll.hypervisor.launch.templates import TemplateLimits, Templates
 from atoll.hypervisor.network.bridges import Bridges
 from atoll.hypervisor.network.control import ControlPort
 from atoll.hypervisor.network.guests import Guests
-from atoll.hypervisor.service import Hypervisor, NodeFacts
+from atoll.hypervisor.network.holdings import Holdings
+from atoll.hypervisor.service import Hypervisor, Options
+from atoll.hypervisor.signals import Signals
 from atoll.hypervisor.utilisation import Meter
-from atoll.hypervisor.vms.readiness import Board
+from atoll.hypervisor.vms.inventory import Inventory
 from atoll.hypervisor.vms.records import Records
-from atoll.hypervisor.vms.recovery import recover
+from atoll.hypervisor.vms.recovery import recover, relaunch_all
+from atoll.hypervisor.vms.room import NodeFacts
+from atoll.hypervisor.vms.workbench import Workbench
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import Operators
 from atoll.identity.brokers import HttpsBroker
@@ -49,7 +52,8 @@ from atoll.plan.capacity import promised
 from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
-from atoll.system import clock, host, link_events
+from atoll.serving.supervisor import Supervisor
+from atoll.system import host, link_events
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
 
@@ -72,31 +76,29 @@ async def serve(config: Config) -> None:
 
 
 async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
+    background = await stack.enter_async_context(Supervisor())
+    signals = Signals()
     records, images = Records(config.state), ImageStore(config.images)
     records.prepare()
-    board = Board(clock.monotonic)
-    owner, vms = owner_of(config.state), records.load()
-    operators = Operators(users=config.operator_users, groups=config.operator_groups)
+    owner = owner_of(config.state)
     service: Hypervisor
-
-    def on_exit(ip: str, exit_: Exit) -> None:
-        service.on_exit(ip, exit_)
 
     probe = images.get(config.probe_image)
     kernel = images.path(probe, probe.boot.kernel)
-    setting = registry.Setting(on_exit, kernel, config.state, config.container_engine)
+    setting = registry.Setting(signals.exit, kernel, config.state, config.container_engine)
     drivers = {name: await registry.load(name, setting) for name in config.drivers}
     for driver in drivers.values():
         stack.push_async_callback(driver.close)
     kinds = await Kinds.of(drivers)
     ids, holds = NodeIds(Register(config.ids, owner), kinds.id_spaces()), ImageHolds(images, owner)
     supplies = Supplies(kinds, images, holds, ids)
-    vms = await asyncio.to_thread(settle, ids, kinds, records, vms)
-    await asyncio.to_thread(holds.prepare, images_of(vms.values()), complete=not records.unreadable)
+    loaded = await settle(ids, kinds, records, records.load())
+    await asyncio.to_thread(holds.prepare, images_of(loaded.values()), complete=not records.unreadable)
     stores = Stores(config.stores or {"default": config.state / "volumes"}, config.disk_reserve_mib)
-    stores.prepare(vms, records.unreadable, records.carried)
+    stores.prepare(loaded, records.unreadable, records.carried)
+    vms = Inventory(config.name, records, loaded)
     control = ControlPort(config.port)
-    credentials = _credentials(config.roles, lambda: service.list())
+    credentials = _credentials(config.roles, vms.list)
     if credentials is not None:
         stack.callback(credentials.close)
     network = Bridges(
@@ -105,17 +107,18 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         lambda subnet: service.holdings.leases.macs(subnet),
         Guests(
             lambda ip: service.guest_at(ip),
-            lambda vm: service.subnet_of(vm),
+            lambda vm: service.holdings.subnet_of(vm),
             records.user_data,
             credentials,
             Place(config.region),
         ),
         control.add,
-        lambda ip, stage: service.reached(ip, stage),
+        signals.reached,
         Library(config.state / "tftp", lambda ip: service.netboot_client(ip), images),
         lambda ip, state: service.holdings.leases.note(ip, state),
     )
     stack.push_async_callback(network.close)
+    holdings = Holdings(config.name, records, network, vms)
     templates = Templates(
         config.state / "templates",
         TemplateLimits(config.templates, config.memory_reserve_mib, config.disk_reserve_mib),
@@ -123,7 +126,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         config.cgroup,
         lambda: service.pool.wake(),
     )
-    place = MachinePlace(config.cgroup, records.directory, lambda vm: service.subnet_of(vm), stores.path)
+    place = MachinePlace(config.cgroup, records.directory, holdings.subnet_of, stores.path)
     machines = Machines(supplies, network, place, templates)
     facts = NodeFacts(
         name=config.name,
@@ -132,32 +135,33 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         total=_capacity(config, stores),
         cores=host.cores(),
         overcommit=config.overcommit,
-        operators=operators,
+        operators=Operators(users=config.operator_users, groups=config.operator_groups),
         drivers=tuple(kinds.described.values()),
         has_roles=credentials is not None,
     )
     audit = AuditLog(config.state / "audit.jsonl")
     pooling = Pooling(templates, config.hot_pool, config.memory_reserve_mib)
-    service = Hypervisor(
-        facts, records, machines, network, images, board, vms, pooling=pooling, stores=stores, audit=audit
-    )
+    bench = Workbench(facts, records, vms, holdings, machines, network, images, stores, background)
+    service = Hypervisor(bench, signals, Options(stores, pooling, audit))
     stack.push_async_callback(service.close)
-    await network.serve(service.holdings.subnets)
-    stack.callback(link_events.watch(service.on_link))
-    await recover(service, machines, vms, facts.boot_id, config.cgroup)
-    templates.prepare()
+    await network.serve(holdings.subnets)
+    stack.callback(link_events.watch(signals.link))
+    await recover(service, bench, config.cgroup)
     logs = BootLogs(records.directory)
-    meter = Meter(service.list, machines.group, stores.used_mib)
-    handlers = Handlers(service, records, images, logs, meter, audit)
-    await _listen(config, handlers, operators, control, stack)
-    _background(stack, logs.keep_small(lambda: [vm.ip for vm in service.list()]))
-    stack.push_async_callback(service.pool.close)
-    _background(stack, ids.tend())
-    _background(stack, holds.tend(service.images_in_use))
-    _background(stack, templates.tend())
-    _background(stack, service.pool.tend())
+    meter = Meter(vms.list, machines.group, stores.used_mib)
+    handlers = Handlers(service, Backstage(records, images, logs, meter, audit))
+    await _listen(config, handlers, facts.operators, control, stack, background)
+    background.begin("emptying the trash", records.empty_trash())
+    background.begin("starting VMs after a reboot of the host", relaunch_all(service.life, bench))
+    background.keep("keeping boot logs small", lambda: logs.keep_small(lambda: [vm.ip for vm in vms.list()]))
+    templates.prepare()
+    background.keep("claiming user ids", ids.tend)
+    background.keep("letting go of images", lambda: holds.tend(service.images_in_use))
+    background.keep("making templates", templates.tend)
+    if config.hot_pool:
+        background.keep("filling the hot pool", service.pool.tend)
     if credentials is not None:
-        _background(stack, credentials.keep())
+        background.keep("renewing the credentials of VMs", credentials.keep)
 
 
 def _credentials(roles: Roles | None, vms: Callable[[], Iterable[VM]]) -> Credentials | None:
@@ -186,6 +190,7 @@ async def _listen(
     operators: Operators,
     control: ControlPort,
     stack: contextlib.AsyncExitStack,
+    background: Supervisor,
 ) -> None:
     pki = config.pki
     context = server_context(pki.certificate, pki.key, pki.ca)
@@ -197,15 +202,12 @@ async def _listen(
     for address in config.listen:
         await web.TCPSite(runner, address, config.port, ssl_context=context, reuse_address=True).start()
     await control.open(runner, context)
-    _background(stack, _reload(ServerCertificate(context, pki.certificate, pki.key)))
+    certificate = ServerCertificate(context, pki.certificate, pki.key)
+    background.keep("taking up a renewed certificate", lambda: _reload(certificate))
 
 
 async def _reload(certificate: ServerCertificate) -> None:
-    """For ever: take up a renewed certificate."""
+    """For ever."""
     while True:
         await asyncio.sleep(RELOAD_EVERY_S)
         certificate.reload_if_changed()
-
-
-def _background(stack: contextlib.AsyncExitStack, work: Coroutine[None, None, None]) -> None:
-    stack.callback(asyncio.ensure_future(work).cancel)

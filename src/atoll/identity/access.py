@@ -14,6 +14,7 @@ from atoll.api.access import Access
 from atoll.errors import Denied, Unauthenticated
 from atoll.model.identity import Identity
 from atoll.model.network import Subnet
+from atoll.model.vm import VM
 
 
 class Operators(Struct, frozen=True):
@@ -47,20 +48,13 @@ def check_route(access: Access, method: str, identity: Identity | None, operator
         )
 
 
-def check_owner(
-    identity: Identity,
-    method: str,
-    vm_name: str,
-    owner_users: tuple[str, ...],
-    owner_groups: tuple[str, ...],
-    operators: Operators,
-) -> None:
-    if not identity.among(owner_users, owner_groups) and not _operates(identity, method, operators):
+def check_owner(identity: Identity, method: str, vm: VM, operators: Operators) -> None:
+    if not identity.among(vm.owner_users, vm.owner_groups) and not _operates(identity, method, operators):
         raise Denied(
-            f"{identity.user} may not call {method} on VM {vm_name}: it belongs to"
-            f" {_who(owner_users, owner_groups)}",
+            f"{identity.user} may not call {method} on VM {vm.name}: it belongs to"
+            f" {_who(vm.owner_users, vm.owner_groups)}",
             hint="ask an owner, or an operator of the node",
-            details={"user": identity.user, "method": method, "vm": vm_name},
+            details={"user": identity.user, "method": method, "vm": vm.name},
         )
 
 

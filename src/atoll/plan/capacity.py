@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec import structs
+
 from atoll.errors import NoCapacity
 from atoll.model.node import Capacity, Overcommit
 from atoll.model.size import show_mib
@@ -25,6 +27,21 @@ def memory_mib(vm: VM) -> int:
     """The guest's own, the larger of what it has and what it will have, and its disks in memory."""
     own = max(vm.memory_mib, vm.running.memory_mib if vm.running else 0)
     return own + sum(volume.size_mib for volume in vm.volumes if volume.in_memory)
+
+
+def at_most(now: VM, coming: VM) -> VM:
+    """A VM that is being changed, with the more of what it has and what it will have: what it counts for meanwhile."""
+    volumes = {volume.name: volume for volume in now.volumes}
+    for volume in coming.volumes:
+        other = volumes.get(volume.name)
+        if other is None or volume.size_mib >= other.size_mib:
+            volumes[volume.name] = volume
+    return structs.replace(
+        coming,
+        memory_mib=max(now.memory_mib, coming.memory_mib),
+        milli_cpus=max(now.milli_cpus, coming.milli_cpus),
+        volumes=tuple(volumes.values()),
+    )
 
 
 def free(total: Capacity, vms: Iterable[VM]) -> Capacity:

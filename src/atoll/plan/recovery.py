@@ -1,4 +1,4 @@
-"""What to do with each VM when the agent starts. Pure: (what the record says, what runs) -> one step.
+"""What to do with each VM when the agent starts. Pure: (what the record says, what runs) -> one remedy.
 
 record                      seen running     seen exited      not seen
 ----------------------------------------------------------------------------------------
@@ -22,7 +22,7 @@ class Want(StrEnum):
     GONE = "gone"
 
 
-class Step(StrEnum):
+class Remedy(StrEnum):
     UNDO = "undo"
     FINISH_DESTROY = "finish-destroy"
     FINISH_STOP = "finish-stop"
@@ -34,18 +34,20 @@ class Step(StrEnum):
     LEAVE = "leave"
 
 
-def step(*, committed: bool, want: Want, noted: bool, running: bool, exited: bool, same_boot: bool) -> Step:
-    """The step for one VM. `noted`: the record says already that it is down, and why."""
+def remedy(
+    *, committed: bool, want: Want, noted: bool, running: bool, exited: bool, same_boot: bool
+) -> Remedy:
+    """The remedy for one VM. `noted`: the record says already that it is down, and why."""
     if not committed:
-        return Step.UNDO
+        return Remedy.UNDO
     if want is Want.GONE:
-        return Step.FINISH_DESTROY
+        return Remedy.FINISH_DESTROY
     if want is Want.STOPPED:
-        return Step.FINISH_STOP if running else Step.NOTE_STOPPED
+        return Remedy.FINISH_STOP if running else Remedy.NOTE_STOPPED
     if running:
-        return Step.ADOPT
+        return Remedy.ADOPT
     if exited:
-        return Step.NOTE_EXIT
+        return Remedy.NOTE_EXIT
     if not same_boot:
-        return Step.RELAUNCH
-    return Step.LEAVE if noted else Step.NOTE_CRASH
+        return Remedy.RELAUNCH
+    return Remedy.LEAVE if noted else Remedy.NOTE_CRASH

@@ -6,6 +6,7 @@ import asyncio
 import io
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from atoll.api.route import Done
 from atoll.api.server import application
 from atoll.drivers.machine.sim import SimDriver, SimFaults
 from atoll.hypervisor.consoles.bootlog import BootLogs
-from atoll.hypervisor.http import MAX_BODY, Handlers
+from atoll.hypervisor.http.handlers import MAX_BODY, Backstage, Handlers
 from atoll.hypervisor.launch.holds import ImageHolds, images_of
 from atoll.hypervisor.launch.hotpool import Pooling
 from atoll.hypervisor.launch.ids import NodeIds, settle
@@ -28,12 +29,16 @@ from atoll.hypervisor.launch.kinds import Kinds
 from atoll.hypervisor.launch.machines import MachinePlace, Machines
 from atoll.hypervisor.launch.supplies import Supplies
 from atoll.hypervisor.launch.templates import TemplateLimits, Templates
+from atoll.hypervisor.network.holdings import Holdings
 from atoll.hypervisor.network.sim import SimNetwork
-from atoll.hypervisor.service import Hypervisor, NodeFacts
+from atoll.hypervisor.service import Hypervisor, Options
+from atoll.hypervisor.signals import Signals
 from atoll.hypervisor.utilisation import Meter
-from atoll.hypervisor.vms.readiness import Board
+from atoll.hypervisor.vms.inventory import Inventory
 from atoll.hypervisor.vms.records import Records
-from atoll.hypervisor.vms.recovery import recover
+from atoll.hypervisor.vms.recovery import recover, relaunch_all
+from atoll.hypervisor.vms.room import NodeFacts
+from atoll.hypervisor.vms.workbench import Workbench
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import Operators
 from atoll.images.store import ImageStore
@@ -42,10 +47,9 @@ from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.node import Capacity
 from atoll.model.vm import VM, VmSpec
 from atoll.plan.policies import Backoff
-from atoll.plan.templates import Patience
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
-from atoll.system import clock
+from atoll.serving.supervisor import Supervisor
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
 
@@ -67,39 +71,38 @@ class Node:
         self.acknowledge_within_s = 1.0
         self.open_ports: set[int] = set()
         self.hot_pool = 0
-        self.patience = Patience()
         self.port = 0
-        self._background: list[asyncio.Task[None]] = []
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
+        self.background = Supervisor()
+        signals = self.signals = Signals()
         self.records = Records(self.directory / "state")
         self.records.prepare()
-        self.driver = SimDriver(lambda ip, reason: self.service.on_exit(ip, reason), self.faults)
+        await self.records.empty_trash()
+        self.driver = SimDriver(signals.exit, self.faults)
         owner, kinds = owner_of(self.directory / "state"), await Kinds.of({"sim": self.driver})
         self.ids = NodeIds(Register(self.directory / "ids", owner), kinds.id_spaces())
         self.holds = ImageHolds(self.images, owner)
         supplies = Supplies(kinds, self.images, self.holds, self.ids)
-        vms = settle(self.ids, kinds, self.records, self.records.load())
-        self.holds.prepare(images_of(vms.values()), complete=not self.records.unreadable)
+        loaded = await settle(self.ids, kinds, self.records, self.records.load())
+        self.holds.prepare(images_of(loaded.values()), complete=not self.records.unreadable)
         places = {name: self.directory / "stores" / name for name in ("fast", "slow")}
         self.stores = Stores(places)
-        self.stores.prepare(vms, self.records.unreadable, self.records.carried)
+        self.stores.prepare(loaded, self.records.unreadable, self.records.carried)
         self.audit = AuditLog(self.directory / "state" / "audit.jsonl")
-        self.network = SimNetwork(lambda ip, stage: self.service.reached(ip, stage))
-        board = Board(clock.monotonic)
+        self.network = SimNetwork(signals.reached)
+        vms = Inventory("node1", self.records, loaded)
+        holdings = Holdings("node1", self.records, self.network, vms)
         self.templates = Templates(
             self.directory / "state" / "templates",
-            TemplateLimits(8, 0, 0, self.patience),
+            TemplateLimits(most=8, memory_reserve_mib=0, disk_reserve_mib=0),
             supplies,
-            "atoll/fleet-test",
+            "atoll/services-test",
             lambda: self.service.pool.wake(),
         )
         place = MachinePlace(
-            "atoll/fleet-test",
-            self.records.directory,
-            lambda vm: self.service.subnet_of(vm),
-            self.stores.path,
+            "atoll/services-test", self.records.directory, holdings.subnet_of, self.stores.path
         )
         self.machines = Machines(supplies, self.network, place, self.templates)
         facts = NodeFacts(
@@ -113,29 +116,33 @@ class Node:
             backoff=self.backoff,
             acknowledge_within_s=self.acknowledge_within_s,
         )
-        self.service = Hypervisor(
+        bench = Workbench(
             facts,
             self.records,
+            vms,
+            holdings,
             self.machines,
             self.network,
             self.images,
-            board,
-            vms,
-            self.answers,
-            stores=self.stores,
-            audit=self.audit,
-            pooling=Pooling(self.templates, self.hot_pool, 0, self.answers),
+            self.stores,
+            self.background,
         )
-        await self.network.serve(self.service.holdings.subnets)
-        await recover(self.service, self.machines, vms, self.boot_id, "atoll/fleet-test")
+        pooling = Pooling(self.templates, self.hot_pool, 0, self.answers)
+        self.service = Hypervisor(bench, signals, Options(self.stores, pooling, self.audit, self.answers))
+        await self.network.serve(holdings.subnets)
+        await recover(self.service, bench, "atoll/services-test")
+        self.background.begin(
+            "starting VMs after a reboot of the host", relaunch_all(self.service.life, bench)
+        )
         self.templates.prepare()
-        self._background = [
-            asyncio.create_task(work)
-            for work in (self.ids.tend(), self.templates.tend(), self.service.pool.tend())
-        ]
-        meter = Meter(self.service.list, self.machines.group, self.stores.used_mib)
+        self.background.keep("claiming user ids", self.ids.tend)
+        self.background.keep("making templates", self.templates.tend)
+        if self.hot_pool:
+            self.background.keep("filling the hot pool", self.service.pool.tend)
+        meter = Meter(vms.list, self.machines.group, self.stores.used_mib)
         logs = BootLogs(self.records.directory)
-        handlers = Handlers(self.service, self.records, self.images, logs, meter, self.audit)
+        backstage = Backstage(self.records, self.images, logs, meter, self.audit)
+        handlers = Handlers(self.service, backstage)
         gate = CertificateGate(self.pki.peers(), facts.operators, handlers.auditor.denied)
         self._runner = web.AppRunner(
             application(handlers.bound(), gate, MAX_BODY), access_log=None, shutdown_timeout=0.1
@@ -152,9 +159,6 @@ class Node:
 
     async def stop(self) -> None:
         """The agent goes; machines stay."""
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
         if self._runner is not None and self._runner.server is not None:
             # As when it is killed: nobody says goodbye.
             for connection in self._runner.server.connections:
@@ -172,6 +176,23 @@ class Node:
             for record in (self.directory / "state" / "vms").glob("*/sim.json"):
                 record.unlink()
         await self.start()
+
+    @asynccontextmanager
+    async def starts_held(self) -> AsyncIterator[Callable[[], None]]:
+        """Machines of agents that start in this block are not launched before the block ends, or it is called."""
+        go_on = asyncio.Event()
+        launch = Machines.launch
+
+        async def held(machines: Machines, vm: VM, *, pooled: bool = False) -> Any:
+            await go_on.wait()
+            return await launch(machines, vm, pooled=pooled)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Machines, "launch", held)
+            try:
+                yield go_on.set
+            finally:
+                go_on.set()
 
     async def furnish(self) -> None:
         """A subnet with addresses, as an operator would add them."""

@@ -11,6 +11,7 @@ from atoll.api import hypervisor as api
 from atoll.api.changes import VM_BECOME_PRIMARY_OWNER, VM_CHANGE, ChangeVm
 from atoll.api.hypervisor import AddAddress
 from atoll.errors import Conflict, Denied, HostFailure, Invalid, NoCapacity
+from atoll.hypervisor.vms.records import Record
 from atoll.model.event import EventKind
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.vm import MachineType, VmState
@@ -189,9 +190,9 @@ async def test_an_agent_that_dies_in_a_move_leaves_one_vm_at_one_address(ann, no
     await node.stop()
     to = structs.replace(down, ip=dmz, mac=mac_for(dmz), subnet="dmz")
     record = structs.replace(node.records.load()[old.ip], moving=to)
-    node.records.write(record)
+    await node.records.write(record)
     if arrived:
-        node.records.move(record)
+        await node.records.move(record)
     await node.start()
     (found,) = await ann.list()
     assert found == (to if arrived else down)
@@ -205,7 +206,12 @@ async def test_both_addresses_are_taken_while_a_vm_moves(ann, node, dmz: str):
     await ann.halt("web")
     seen = []
     move = node.records.move
-    node.records.move = lambda record: (seen.append(node.free()), move(record))
+
+    async def look(record: Record) -> None:
+        seen.append(node.free())
+        await move(record)
+
+    node.records.move = look
     await change(ann, subnet="dmz")
     assert not seen[0] & {"10.9.0.5", dmz}
 

@@ -172,7 +172,7 @@ async def test_an_agent_that_is_killed_at_any_step_of_a_create_leaves_nothing_ha
             await asyncio.gather(ann.create(f"web{nth}", user_data=b"x"), return_exceptions=True)
             await node.stop()
         await node.start()
-        for vm in node.service.list():
+        for vm in node.service.vms.list():
             assert vm.state is VmState.RUNNING
             await ann.destroy(vm.name)
         assert node.traces() == set()
@@ -226,5 +226,5 @@ async def test_an_exit_that_cannot_be_noted_on_a_full_disk_is_noted_later(
     monkeypatch.setattr(files, "write_durably", fill)
     if away:
         await node.start()
-    await until(lambda: node.service.show("web").state is VmState.CRASHED)
+    await until(lambda: node.service.vms.show("web").state is VmState.CRASHED)
     assert failures == 3

@@ -69,7 +69,7 @@ async def test_a_member_of_the_pool_that_has_lost_its_link_becomes_nobody(
     waiting = parked(pooling)
     guests = {ip: sim(pooling, ip) for ip in pooling.service.pool.held()}
     lost = next(ip for ip, guest in guests.items() if guest["waiting"] and guest["rehearsals"])
-    pooling.service.on_link(link_for(lost), False)
+    pooling.signals.link(link_for(lost), False)
     assert parked(pooling) == waiting - 1
     await until(lambda: parked(pooling) >= waiting)
 
@@ -306,7 +306,7 @@ async def test_a_second_vm_waits_for_the_member_that_ends_for_the_first(
     # There is no room for this one before that member has ended.
     second = asyncio.create_task(user.create("small", image="tiny", memory_mib=32, milli_cpus=1))
     await asyncio.sleep(0.1)
-    seen = [name for name in ("first-large", "small") if (pooling.service.find(name)).state == "running"]
+    seen = [name for name in ("first-large", "small") if (pooling.service.vms.find(name)).state == "running"]
     held = len(pooling.service.pool)
     go_on.set()
     await asyncio.gather(first, second)

@@ -86,7 +86,7 @@ async def test_the_ids_of_a_record_that_cannot_be_read_are_not_given_to_another(
     await node.stop()
     path.write_bytes(whole)
     await node.start()
-    assert node.machine(node.service.show("web")).uid == given
+    assert node.machine(node.service.vms.show("web")).uid == given
 
 
 async def test_a_damaged_vm_that_is_destroyed_gives_its_ids_back(ann: Any, node: Any) -> None:

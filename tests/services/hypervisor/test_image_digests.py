@@ -67,7 +67,7 @@ async def test_an_image_that_is_gone_is_said_with_what_to_do(ann: Any, node: Any
     with pytest.raises(NotFound, match=f"image tiny {vm.image_digest[:12]}: it is gone") as gone:
         await ann.begin("web")
     assert "backup" in gone.value.hint
-    assert node.service.show("web").state == "failed-to-start"
+    assert node.service.vms.show("web").state == "failed-to-start"
     await ann.destroy("web")
     assert node.traces() == set()
 

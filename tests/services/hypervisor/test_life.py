@@ -124,25 +124,25 @@ async def test_an_address_that_was_freed_is_used_last(ann):
 async def test_a_guest_that_powers_off_is_stopped_and_stays_so(ann, node, until):
     vm = await ann.create("web")
     await node.driver.guest_powers_off(node.machine(vm))
-    await until(lambda: node.service.show("web").state is VmState.STOPPED)
+    await until(lambda: node.service.vms.show("web").state is VmState.STOPPED)
     assert (await ann.show("web")).reason == "the guest powered off"
     assert node.network.plugged == set()
     await node.restart(reboot=True)
-    assert node.service.show("web").state is VmState.STOPPED
+    assert node.service.vms.show("web").state is VmState.STOPPED
 
 
 async def test_a_guest_that_crashes_is_told_and_can_be_started(ann, node, until):
     vm = await ann.create("web")
     await node.driver.guest_crashes(node.machine(vm))
-    await until(lambda: node.service.show("web").state is VmState.CRASHED)
+    await until(lambda: node.service.vms.show("web").state is VmState.CRASHED)
     assert (await ann.halt("web")).state is VmState.CRASHED
     assert (await ann.begin("web", "dhcp")).state is VmState.RUNNING
 
 
 async def test_a_crash_while_somebody_waits_ends_the_wait(ann, node, until):
     waiting = asyncio.create_task(ann.create("web", wait_for="port:80"))
-    await until(lambda: node.service.list() and node.service.list()[0].state is VmState.RUNNING)
-    await node.driver.guest_crashes(node.machine(node.service.show("web")))
+    await until(lambda: node.service.vms.list() and node.service.vms.list()[0].state is VmState.RUNNING)
+    await node.driver.guest_crashes(node.machine(node.service.vms.show("web")))
     with pytest.raises(Conflict, match="VM web is crashed"):
         await asyncio.wait_for(waiting, 5)
 
@@ -185,7 +185,7 @@ async def test_a_second_destroy_never_hits_the_next_vm_of_that_address(ann, node
 
 async def test_an_exit_that_is_old_news_does_not_end_the_run_after_it(ann, node):
     vm = await ann.create("web")
-    node.service.on_exit(vm.ip, Exit.CRASHED)
+    node.signals.exit(vm.ip, Exit.CRASHED)
     await asyncio.sleep(0.05)
     assert (await ann.show("web")).state is VmState.RUNNING
 
@@ -197,9 +197,9 @@ async def test_a_client_that_goes_away_before_the_vm_runs_leaves_nothing(ann, no
     await started.wait()
     creating.cancel()
     await asyncio.gather(creating, return_exceptions=True)
-    await until(lambda: all(vm.state is VmState.RUNNING for vm in node.service.list()))
+    await until(lambda: all(vm.state is VmState.RUNNING for vm in node.service.vms.list()))
     # Either it had been acknowledged by then, or nothing of it is left.
-    assert bool(node.traces()) == bool(node.service.list())
+    assert bool(node.traces()) == bool(node.service.vms.list())
 
 
 async def test_a_client_that_goes_away_while_it_waits_leaves_a_running_vm(ann, node):

@@ -24,16 +24,16 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def lose(node, vm, until) -> None:
     node.faults.lost.add(vm.ip)
-    node.service.on_link(link_for(vm.ip), False)
-    await until(lambda: node.service.show(vm.name).reason)
+    node.signals.link(link_for(vm.ip), False)
+    await until(lambda: node.service.vms.show(vm.name).reason)
 
 
 async def test_it_is_told_once_in_the_record_the_events_and_the_audit_log(ann, oper, node, until):
     vm = await ann.create("web")
     (start,) = [line async for line in ann.stream(api.EVENTS, query=Since(follow=False))][:-1]
     await lose(node, vm, until)
-    node.service.on_link(LINK, False)
-    node.service.on_link(None, False)
+    node.signals.link(LINK, False)
+    node.signals.link(None, False)
     lost = await ann.show("web")
     assert (lost.state, lost.reason) == (VmState.RUNNING, WHY)
     entries = [entry async for entry in oper.stream(observing.AUDIT, query=AuditQuery(method=METHOD))][:-1]
@@ -62,8 +62,8 @@ async def test_a_link_that_comes_back_by_itself_is_told_no_longer(ann, node, unt
     vm = await ann.create("web")
     await lose(node, vm, until)
     node.faults.lost.clear()
-    node.service.on_link(LINK, True)
-    await until(lambda: not node.service.show("web").reason)
+    node.signals.link(LINK, True)
+    await until(lambda: not node.service.vms.show("web").reason)
 
 
 async def test_the_next_agent_finds_it_out_and_does_not_write_what_is_known(
@@ -88,10 +88,10 @@ async def test_the_next_agent_finds_it_out_and_does_not_write_what_is_known(
 async def test_a_link_that_goes_with_its_machine_is_no_loss(ann, node):
     vm = await ann.create("web")
     await ann.halt("web")
-    node.service.on_link(LINK, False)
-    node.service.on_link("eth0", False)
+    node.signals.link(LINK, False)
+    node.signals.link("eth0", False)
     assert (await ann.show("web")).reason == ""
     await ann.begin("web")
-    node.service.on_link(LINK, False)
+    node.signals.link(LINK, False)
     assert (await ann.show("web")).reason == ""
     assert vm.ip == "10.9.0.5"

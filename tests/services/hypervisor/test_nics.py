@@ -187,7 +187,7 @@ async def test_an_agent_that_is_killed_at_any_write_leaves_no_address_with_two_h
             await asyncio.gather(create(ann, f"web{nth}", user_data=b"x"), return_exceptions=True)
             await node.stop()
         await node.start()
-        vms = node.service.list()
+        vms = node.service.vms.list()
         assert all(vm.state is VmState.RUNNING for vm in vms)
         assert len(node.free()) == ALL - len(addresses(*vms))
         try:

@@ -86,12 +86,12 @@ async def test_who_did_what_is_noted_with_its_result(ann, bob, oper, node):
 async def test_what_a_rule_of_a_vm_did_is_noted_as_the_nodes_own(ann, oper, node, until):
     vm = await ann.create("web", destroy_on_power_down=True)
     await node.driver.guest_powers_off(node.machine(vm))
-    await until(lambda: node.service.find("web") is None)
+    await until(lambda: node.service.vms.find("web") is None)
     assert (await audit(oper, user="atoll")) == [("atoll", "vm.destroy-on-power-down", "web", "ok")]
     request = CreateVm(VmSpec("web", "tiny", driver="sim", memory_mib=64), acknowledge=True)
     async for _ in ann.stream(api.VM_CREATE, body=request):
         pass
-    await until(lambda: node.service.find("web") is None)
+    await until(lambda: node.service.vms.find("web") is None)
     assert (await audit(oper, user="atoll"))[1:] == [("atoll", "vm.undo", "web", "ok")]
 
 

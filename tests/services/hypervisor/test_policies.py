@@ -21,11 +21,11 @@ SOON = timedelta(seconds=0.05)
 
 
 def vm(node, name: str = "web"):
-    return node.service.show(name)
+    return node.service.vms.show(name)
 
 
 def gone(node, name: str = "web") -> bool:
-    return node.service.find(name) is None
+    return node.service.vms.find(name) is None
 
 
 # --- restart

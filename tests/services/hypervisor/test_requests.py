@@ -16,7 +16,7 @@ async def test_a_create_that_is_repeated_gives_the_first_vm(ann, node):
     first = await ann.create("web", request_id="r-1")
     again = await ann.create("web", request_id="r-1")
     assert again.instance_id == first.instance_id
-    assert len(node.service.list()) == 1
+    assert len(node.service.vms.list()) == 1
 
 
 async def test_repeats_at_the_same_time_make_one_vm(ann, node):

@@ -288,7 +288,7 @@ async def test_a_client_that_goes_away_in_mid_upload_leaves_nothing(ann, node, u
     wanted = UploadVolume("0" * 64, size_mib=4)
     with pytest.raises(Unreachable, match="the client dies"):
         await ann.upload(VOLUME_UPLOAD, {"vm": "web", "volume": "data"}, half(), query=wanted)
-    await until(lambda: node.service.show("web").volumes == vm.volumes)
+    await until(lambda: node.service.vms.show("web").volumes == vm.volumes)
     assert list(node.directory.glob("stores/*/*/*")) == list(node.directory.glob("stores/*/*/.*")) == []
 
 
@@ -307,7 +307,7 @@ async def test_a_slow_sender_holds_up_nobody(ann, node):
     )
     await half.wait()
     async with asyncio.timeout(5):
-        while not any(not each.made for each in node.service.show("web").volumes):
+        while not any(not each.made for each in node.service.vms.show("web").volumes):
             await asyncio.sleep(0.005)
     assert (await ann.halt("web")).state is VmState.STOPPED
     for attempt in (change(ann, attached=True), change(ann, size_mib=8)):
@@ -398,7 +398,7 @@ async def test_volumes_outlive_the_agent_and_what_is_half_made_goes(ann, node):
     await node.stop()
     record = node.records.load()[vm.ip]
     changed = structs.replace(record.vm, volumes=(*record.vm.volumes, half))
-    node.records.write(structs.replace(record, vm=changed))
+    await node.records.write(structs.replace(record, vm=changed))
     directory = file(node, vm).parent
     for name in ("half.raw", "stray.raw", ".data.raw.part"):
         (directory / name).write_bytes(b"x")
@@ -440,7 +440,7 @@ async def test_volumes_follow_a_vm_whose_agent_died_in_a_move(ann, oper, node):
     await node.stop()
     record = node.records.load()[old.ip]
     to = structs.replace(record.vm, ip=ip, mac=mac_for(ip), subnet="dmz")
-    node.records.write(structs.replace(record, moving=to))
+    await node.records.write(structs.replace(record, moving=to))
     node.stores.carry(old.ip, ip)
     await node.start()
     vm = await ann.show("web")

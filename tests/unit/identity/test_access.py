@@ -7,12 +7,14 @@ from atoll.errors import Denied, Unauthenticated
 from atoll.identity.access import Operators, check_owner, check_owners_given, check_route, check_subnet
 from atoll.model.identity import Identity
 from atoll.model.network import Subnet
+from samples import a_vm
 
 ANN = Identity("ann")
 BOB = Identity("bob", groups=frozenset({"web"}))
 OPS = Identity("olga", groups=frozenset({"ops"}))
 ROBOT = Identity("robot", methods=frozenset({"vm.*"}))
 NODE = Operators(users=("root",), groups=("ops",))
+DB = a_vm(name="db", owner_users=("ann",), owner_groups=("web",))
 
 
 @pytest.mark.parametrize("access", [Access.AUTHENTICATED, Access.OWNER, Access.OPERATOR])
@@ -45,7 +47,7 @@ def test_others_are_denied_what_is_for_operators(identity: Identity):
 
 @pytest.mark.parametrize("identity", [ANN, BOB, OPS, ROBOT, Identity("root")])
 def test_owners_operators_and_permitted_methods_may_change_a_vm(identity: Identity):
-    check_owner(identity, "vm.destroy", "db", ("ann",), ("web",), NODE)
+    check_owner(identity, "vm.destroy", DB, NODE)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_owners_operators_and_permitted_methods_may_change_a_vm(identity: Identi
 )
 def test_a_stranger_is_told_whose_vm_it_is(identity: Identity):
     with pytest.raises(Denied) as caught:
-        check_owner(identity, "vm.destroy", "db", ("ann",), ("web",), NODE)
+        check_owner(identity, "vm.destroy", DB, NODE)
     assert caught.value.brief == (
         f"{identity.user} may not call vm.destroy on VM db: it belongs to ann, group web"
     )
@@ -63,20 +65,20 @@ def test_a_stranger_is_told_whose_vm_it_is(identity: Identity):
 
 def test_a_method_permits_itself_and_no_other():
     starter = Identity("cron", methods=frozenset({"vm.start"}))
-    check_owner(starter, "vm.start", "db", ("ann",), (), NODE)
+    check_owner(starter, "vm.start", DB, NODE)
     with pytest.raises(Denied):
-        check_owner(starter, "vm.destroy", "db", ("ann",), (), NODE)
+        check_owner(starter, "vm.destroy", DB, NODE)
 
 
 def test_a_vm_without_owners_belongs_to_operators_only():
-    check_owner(OPS, "vm.stop", "db", (), (), NODE)
+    check_owner(OPS, "vm.stop", a_vm(name="db", owner_users=()), NODE)
     with pytest.raises(Denied, match="belongs to nobody"):
-        check_owner(ANN, "vm.stop", "db", (), (), NODE)
+        check_owner(ANN, "vm.stop", a_vm(name="db", owner_users=()), NODE)
 
 
 def test_a_long_list_of_owners_is_cut_short():
     with pytest.raises(Denied, match=r"u0, u1, u2, u3, u4, 15 more$"):
-        check_owner(ANN, "vm.stop", "db", tuple(f"u{n}" for n in range(20)), (), NODE)
+        check_owner(ANN, "vm.stop", a_vm(name="db", owner_users=tuple(f"u{n}" for n in range(20))), NODE)
 
 
 def test_a_subnet_that_names_nobody_is_open_to_all():

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from atoll.plan import recovery
-from atoll.plan.recovery import Step, Want, step
+from atoll.plan.recovery import Remedy, Want, remedy
 
 FLAGS = [False, True]
 # What can be seen of a machine: (running, exited).
@@ -37,7 +37,7 @@ def test_the_table_in_the_module_is_what_is_done(
     fresh, _, known = cell.partition(", if noted: ")
     expected = known if noted and known else fresh
     running, exited = SEEN[seen]
-    taken = step(
+    taken = remedy(
         committed=committed, want=want, noted=noted, running=running, exited=exited, same_boot=same_boot
     )
     assert taken.name == expected
@@ -45,13 +45,13 @@ def test_the_table_in_the_module_is_what_is_done(
 
 def test_every_step_is_in_the_table():
     words = {word for cells in table().values() for cell in cells for word in re.findall(r"[A-Z_]{3,}", cell)}
-    assert words == {one.name for one in Step}
+    assert words == {one.name for one in Remedy}
 
 
 def test_a_machine_that_runs_and_is_wanted_is_never_touched():
     for noted, same_boot in itertools.product(FLAGS, FLAGS):
         assert (
-            step(
+            remedy(
                 committed=True,
                 want=Want.RUNNING,
                 noted=noted,
@@ -59,5 +59,5 @@ def test_a_machine_that_runs_and_is_wanted_is_never_touched():
                 exited=False,
                 same_boot=same_boot,
             )
-            is Step.ADOPT
+            is Remedy.ADOPT
         )

@@ -17,7 +17,7 @@ from aiohttp import payload, web
 from aiohttp.abc import AbstractStreamWriter
 from msgspec import Struct
 
-from atoll.guestnet.http.limits import Gate, Limits
+from atoll.guestnet.http.limits import Limits, Shares
 from atoll.guestnet.metadata.guest import TEXT, Found
 from atoll.system import clock
 
@@ -55,17 +55,17 @@ class Pieces(payload.Payload):
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's protocol with a gate in front and deadlines, of which it has none of its own."""
+    """aiohttp's protocol with shares in front and deadlines, of which it has none of its own."""
 
     __slots__ = (
-        *("_closed_by", "_counters", "_gate", "_headers_by", "_limits", "_name_of", "_opened", "_wire"),
+        *("_closed_by", "_counters", "_shares", "_headers_by", "_limits", "_name_of", "_opened", "_wire"),
         *("caller", "ip"),
     )
 
     def __init__(
         self,
         server: web.Server,
-        gate: Gate,
+        shares: Shares,
         limits: Limits,
         counters: Counters,
         name_of: Callable[[str], str] = str,
@@ -81,7 +81,7 @@ class Connection(web.RequestHandler):
             auto_decompress=False,
             **_HTTP_LIMITS,
         )
-        self._gate = gate
+        self._shares = shares
         self._limits = limits
         self._counters = counters
         self._name_of = name_of
@@ -105,7 +105,7 @@ class Connection(web.RequestHandler):
         # An address of one link alone may come with the name of that link.
         ip = peer[0].partition("%")[0] if peer else ""
         caller = self._name_of(ip)
-        if not ip or not self._gate.enter(caller, int(self._opened)):
+        if not ip or not self._shares.enter(caller, int(self._opened)):
             self._counters.refused += 1
             wire.abort()
             return
@@ -120,7 +120,7 @@ class Connection(web.RequestHandler):
         if self._wire is None:
             return
         self._wire = None
-        self._gate.leave(self.caller)
+        self._shares.leave(self.caller)
         self.headers_came()
         if self._closed_by is not None:
             self._closed_by.cancel()

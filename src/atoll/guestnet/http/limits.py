@@ -19,7 +19,7 @@ class Limits(Struct, frozen=True):
     connection_s: float = 30
 
 
-class Gate:
+class Shares:
     """Counts what each caller uses."""
 
     def __init__(self, limits: Limits) -> None:

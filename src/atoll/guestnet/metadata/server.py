@@ -18,7 +18,7 @@ from aiohttp import web
 
 from atoll.errors import HostFailure
 from atoll.guestnet.http.connection import Connection, Counters, response
-from atoll.guestnet.http.limits import Gate, Limits
+from atoll.guestnet.http.limits import Limits, Shares
 from atoll.guestnet.metadata.guest import NOT_FOUND, TEXT, Found, Guest
 from atoll.guestnet.metadata.tokens import UNAUTHORIZED, Tokens
 from atoll.guestnet.metadata.tree import TOKEN_PATH, respond, wants_credentials
@@ -49,7 +49,7 @@ class MetadataServer:
         self._settle = settle
         self._tokens = Tokens()
         self._limits = limits or Limits()
-        self._gate = Gate(self._limits)
+        self._shares = Shares(self._limits)
         self._http: web.Server | None = None
         self._listeners: dict[str, asyncio.Server] = {}
         self.counters = Counters()
@@ -72,7 +72,7 @@ class MetadataServer:
             ) from error
         http = self._http = self._http or web.Server(self._handle)
         self._listeners[ip] = await asyncio.get_running_loop().create_server(
-            lambda: Connection(http, self._gate, self._limits, self.counters, self._name_of),
+            lambda: Connection(http, self._shares, self._limits, self.counters, self._name_of),
             sock=listening,
             backlog=_BACKLOG,
         )
@@ -113,7 +113,7 @@ class MetadataServer:
 
     async def _keep_pace(self, caller: str) -> None:
         now = clock.monotonic()
-        while not self._gate.spend(caller, int(now)):
+        while not self._shares.spend(caller, int(now)):
             await asyncio.sleep(1 - now % 1)
             now = clock.monotonic()
 

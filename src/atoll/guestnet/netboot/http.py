@@ -16,7 +16,7 @@ from aiohttp import web
 from atoll.errors import HostFailure
 from atoll.guestnet.dhcp.pxe import HTTP_PORT
 from atoll.guestnet.http.connection import Connection, Counters
-from atoll.guestnet.http.limits import Gate, Limits
+from atoll.guestnet.http.limits import Limits, Shares
 from atoll.guestnet.netboot.library import Content, Missing
 from atoll.system import namespaces
 
@@ -33,7 +33,7 @@ class BootServer:
     def __init__(self, namespace: str, open_: Callable[[str, str], Content | Missing]) -> None:
         self._namespace = namespace
         self._open = open_
-        self._gate = Gate(_LIMITS)
+        self._shares = Shares(_LIMITS)
         self._http: web.Server | None = None
         self._listener: asyncio.Server | None = None
         self.counters = Counters()
@@ -51,7 +51,7 @@ class BootServer:
             ) from error
         self._http = http = web.Server(self._handle)
         self._listener = await asyncio.get_running_loop().create_server(
-            lambda: Connection(http, self._gate, _LIMITS, self.counters), sock=listening, backlog=_BACKLOG
+            lambda: Connection(http, self._shares, _LIMITS, self.counters), sock=listening, backlog=_BACKLOG
         )
 
     async def close(self) -> None:

@@ -15,19 +15,21 @@ import contextlib
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from msgspec import Struct, structs
 
+from atoll.drivers.machine.base import Exit
 from atoll.errors import AtollError, Conflict, TimedOut
+from atoll.hypervisor.launch.answering import Answers, converse
 from atoll.hypervisor.launch.holds import Used
 from atoll.hypervisor.launch.machines import Machines
 from atoll.hypervisor.launch.templates import Templates
-from atoll.hypervisor.vms.follow import Answers, converse
 from atoll.model.network import Address
 from atoll.model.node import Capacity
 from atoll.model.vm import VM, MachineType, VmState
+from atoll.plan import firewall
 from atoll.plan import hotpool as plan
 from atoll.plan.hotpool import Left, PoolLine
 from atoll.system import clock, files, host, steps
@@ -82,7 +84,7 @@ class PoolPlace(Struct, frozen=True):
     free_addresses: Callable[[], dict[str, tuple[Address, ...]]]
     """Those that neither VMs nor members hold, by subnet."""
     directory: Callable[[str], Path]
-    discard: Callable[[str], None]
+    discard: Callable[[str], Awaitable[None]]
     is_recorded: Callable[[str], bool]
     """Whether there is the record of a VM at this address: what is there is that VM's."""
     is_open: Callable[[], bool]
@@ -213,7 +215,7 @@ class HotPool:
             steps.step("pool.halted")
             # A VM that could not wait for our end, and could not be undone either, has its record there.
             if not self._node.is_recorded(ip):
-                self._node.discard(ip)
+                await self._node.discard(ip)
             steps.step("pool.discarded")
         except (AtollError, OSError) as error:
             log.error("hot pool: member %s cannot be ended: %s", ip, error)
@@ -224,14 +226,19 @@ class HotPool:
         del self._members[ip]
         return None
 
-    def on_exit(self, ip: str) -> bool:
-        """Whether it was a member that ended by itself."""
-        member = self._members.get(ip)
-        if member is None:
-            return False
-        self._dismiss(member)  # the next round removes what is left of it
-        self._wake.set()
-        return True
+    def on_exit(self, ip: str, exit_: Exit) -> None:
+        """A machine ended by itself. One that was a member is of no use any more."""
+        self._give_up(ip)
+
+    def on_link(self, link: str | None, there: bool) -> None:
+        """A link came or went. A member that lost its own is of no use any more."""
+        if link is not None and not there and (ip := firewall.ip_of(f"vm-{link}")) is not None:
+            self._give_up(ip)
+
+    def _give_up(self, ip: str) -> None:
+        if (member := self._members.get(ip)) is not None:
+            self._dismiss(member)  # the next round ends it
+            self._wake.set()
 
     def reached(self, ip: str, stage: str) -> None:
         """Told of every stage that anybody reaches."""
@@ -313,7 +320,9 @@ class HotPool:
 
     async def _add(self, key: PoolKey) -> bool:
         like = self._like[key]
-        image = await self._machines.supplies.for_vm(like.image, like.driver)
+        supplies = self._machines.supplies
+        while (image := supplies.ready(like.image, like.driver)) is None:
+            await supplies.prepare(like.image, like.driver)
         free = self._node.free_addresses().get(key.subnet, ())
         if not free or image.digest != like.image_digest:
             return False  # taken, or replaced, meanwhile

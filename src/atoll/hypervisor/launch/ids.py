@@ -159,21 +159,23 @@ class NodeIds:
         return self._barred.union(self._held.values())
 
 
-def settle(ids: NodeIds, kinds: Kinds, records: Records, vms: Mapping[str, Record]) -> dict[str, Record]:
-    """At start-up, in a thread: every VM has ids, and its record says which. The records as they are then."""
+async def settle(
+    ids: NodeIds, kinds: Kinds, records: Records, vms: Mapping[str, Record]
+) -> dict[str, Record]:
+    """At start-up: every VM has ids, and its record says which. The records as they are then."""
     marked = {ip: found for ip, found in records.marked_ids.items() if ip in vms}
     unknown = [one for ip, found in records.marked_ids.items() for one in found[1 if ip in marked else 0 :]]
     holders = {}
     for ip, record in vms.items():
         known = marked[ip][0] if marked.get(ip) else record.ids
         holders[record.vm.instance_id] = Wish(kinds.id_space(record.vm.driver), known)
-    ids.prepare(holders, unknown)
+    await asyncio.to_thread(ids.prepare, holders, unknown)
     settled = {}
     for ip, record in vms.items():
         has = ids.find(record.vm.instance_id)
         # A write would replace what may still be mended.
         if has != record.ids and record.vm.state is not VmState.DAMAGED:
             record = structs.replace(record, ids=has)
-            records.write(record)
+            await records.write(record)
         settled[ip] = record
     return settled

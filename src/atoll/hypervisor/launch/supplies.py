@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from atoll.errors import AtollError
 from atoll.hypervisor.launch.holds import ImageHolds
 from atoll.hypervisor.launch.ids import NodeIds
 from atoll.hypervisor.launch.kinds import Kinds
 from atoll.images.store import ImageStore
 from atoll.model.image import Image
+from atoll.model.vm import VM
 
 
 class Supplies(Struct, frozen=True):
@@ -19,16 +21,24 @@ class Supplies(Struct, frozen=True):
     holds: ImageHolds
     ids: NodeIds
 
-    async def for_vm(self, image_name: str, driver: str) -> Image:
-        """The image as it is now, held, with free ids for a machine of it: both are there when this returns.
+    def is_current(self, vm: VM) -> bool:
+        """Whether its image is still the one that VMs are made of."""
+        try:
+            return self.images.get(vm.image).digest == vm.image_digest
+        except AtollError:
+            return False
 
-        Without a pause between this and the claim of both nobody else gets them.
+    def ready(self, image_name: str, driver: str) -> Image | None:
+        """The image as it is now, if it is held and there are free ids for a machine of it.
+
+        Whoever claims both before its next pause gets them; None: `prepare` first.
         """
-        space = self.kinds.id_space(driver)
-        while True:
-            image = self.images.get(image_name)
-            self.kinds.driver(driver)  # or it is not on this node
-            if self.holds.has(image) and self.ids.has_free(space):
-                return image
-            await self.holds.hold(image)
-            await self.ids.until_free(space)
+        image = self.images.get(image_name)
+        self.kinds.driver(driver)  # or it is not on this node
+        there = self.holds.has(image) and self.ids.has_free(self.kinds.id_space(driver))
+        return image if there else None
+
+    async def prepare(self, image_name: str, driver: str) -> None:
+        """Hold the image, and claim ids. Somebody else may have them by the time that this returns."""
+        await self.holds.hold(self.images.get(image_name))
+        await self.ids.until_free(self.kinds.id_space(driver))

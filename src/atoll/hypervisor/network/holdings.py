@@ -6,7 +6,7 @@ Effects: through records and the network. What may be given with what is decided
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from msgspec import structs
 
@@ -18,21 +18,20 @@ from atoll.hypervisor.vms.records import Records
 from atoll.model.lease import Reservation
 from atoll.model.network import Address, Subnet
 from atoll.model.node import Pool
+from atoll.model.vm import VM, VmNic
 from atoll.plan.addresses import Given, free_addresses
+from atoll.serving.signals import Signal
 from atoll.system import clock
 
 
 class Holdings:
-    """`changed` is told after every change, when it is on disk."""
-
-    def __init__(
-        self, node: str, records: Records, network: Network, vms: Inventory, changed: Callable[[], None]
-    ) -> None:
+    def __init__(self, node: str, records: Records, network: Network, vms: Inventory) -> None:
         self._node = node
-        self._store = records
+        self._records = records
         self._network = network
         self._vms = vms
-        self._changed = changed
+        self.changed: Signal[[]] = Signal()
+        """Told after every change, when it is on disk."""
         self._lock = asyncio.Lock()
         self.given = records.given()
         self.leases = Leases(vms.list, lambda: self.given, clock.now)
@@ -61,6 +60,10 @@ class Holdings:
             for subnet in self.subnets
         )
 
+    def subnet_of(self, at: VM | VmNic) -> Subnet:
+        """That of an interface; of a VM, that of its first."""
+        return self.given.subnet(at.subnet)
+
     def check_not_drained(self, doing: str) -> None:
         if self.drained:
             raise NoCapacity(
@@ -72,11 +75,11 @@ class Holdings:
         async with self._lock:
             given = self.given.add_subnet(subnet)
             await self._network.serve(given.subnets)
-            self._keep(given)
+            await self._keep(given)
 
     async def add_addresses(self, subnet_id: str, new: Iterable[Address]) -> None:
         async with self._lock:
-            self._keep(self.given.add_addresses(subnet_id, new))
+            await self._keep(self.given.add_addresses(subnet_id, new))
 
     async def add_lease(self, lease: Reservation) -> None:
         async with self._lock:
@@ -84,23 +87,23 @@ class Holdings:
             if held is not None or lease.ip in self._vms.held():
                 who = f"VM {held.name}, {held.ip} {held.mac}" if held else "what the node uses itself"
                 raise Conflict(f"lease {lease.ip} {lease.mac}: clashes with {who}", hint="choose another one")
-            self._keep(self.given.add_lease(lease))
+            await self._keep(self.given.add_lease(lease))
 
     async def delete_lease(self, ip: str) -> None:
         """Already gone is success. The machine keeps the address until its lease ends."""
         async with self._lock:
             if self.leases.machine_at(ip) is not None:
-                self._keep(self.given.delete_lease(ip))
+                await self._keep(self.given.delete_lease(ip))
                 self.leases.forget(ip)
 
     async def drain(self, drained: bool) -> None:
         """Whether VMs are made and started here. Those that run run on."""
         async with self._lock:
-            self._keep(structs.replace(self.given, drained=drained))
+            await self._keep(structs.replace(self.given, drained=drained))
 
-    def _keep(self, given: Given) -> None:
+    async def _keep(self, given: Given) -> None:
         if given != self.given:
-            self._store.write_given(given)
+            await self._records.write_given(given)
             self.given = given
             self.leases.wake()
-            self._changed()
+            self.changed()

@@ -1,6 +1,6 @@
 """Creates that their creators have to acknowledge: until then they are on their way to be undone.
 
-Effects: through the inventory. `policies` undoes what nobody acknowledged in time.
+Effects: through the inventory. What nobody acknowledged in time is undone by duties.py.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Acknowledgements:
         """When a VM goes that is not acknowledged, should its creator be told only so much later."""
         return clock.now() + timedelta(seconds=told_in_s + self._within_s)
 
-    def expect(self, vm: VM) -> None:
+    async def expect(self, vm: VM) -> None:
         """Its creator is told of it now, or gone: the time runs."""
         if self._vms.holds(vm) and self._vms.record(vm).acknowledge_by is not None:
-            self._vms.update(vm, acknowledge_by=self.due())
+            await self._vms.update(vm, acknowledge_by=self.due())
 
-    def come(self, reference: str) -> VM:
+    async def take(self, reference: str) -> VM:
         """It stays. Acknowledged already is a success."""
         vm = self._vms.show(reference)
-        return (
-            vm if self._vms.record(vm).acknowledge_by is None else self._vms.update(vm, acknowledge_by=None)
-        )
+        if self._vms.record(vm).acknowledge_by is None:
+            return vm
+        return await self._vms.update(vm, acknowledge_by=None)

@@ -9,8 +9,8 @@ Effects: through inventory, records and machines.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -18,16 +18,15 @@ from msgspec import UNSET, structs
 
 from atoll.api.changes import ChangeVm
 from atoll.errors import Conflict, Denied, Invalid
-from atoll.hypervisor.launch.machines import Machines
-from atoll.hypervisor.vms.creation import Room, check_expiry, check_memory, check_screen
-from atoll.hypervisor.vms.inventory import Inventory
-from atoll.hypervisor.vms.records import Records
-from atoll.hypervisor.volumes.stores import Stores
+from atoll.hypervisor.vms.creation import check_expiry, check_memory, check_screen
+from atoll.hypervisor.vms.room import Room
+from atoll.hypervisor.vms.workbench import Workbench
 from atoll.identity.access import check_subnet
 from atoll.model.checks import check_tags
 from atoll.model.identity import Identity
 from atoll.model.lifecycle import Action, begin
 from atoll.model.vm import MAX_OWNERS, VM, Running, VmState, check_console, check_policies, vcpus_for
+from atoll.model.volume import Volume
 from atoll.plan import capacity
 from atoll.plan.addresses import choose, free_addresses, nic_of
 from atoll.system import clock, steps
@@ -52,46 +51,41 @@ _NEEDS_RESTART = ("memory_mib", "vcpus", "machine_type", "console", "volumes")
 class Changes:
     """Changes VMs, one at a time each."""
 
-    def __init__(
-        self,
-        vms: Inventory,
-        records: Records,
-        machines: Machines,
-        stores: Stores,
-        room: Callable[[], Room],
-    ) -> None:
-        self._vms = vms
-        self._records = records
-        self._machines = machines
-        self._stores = stores
-        self._room = room
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        self._vms = bench.vms
 
     async def change(self, reference: str, change: ChangeVm, identity: Identity) -> VM:
         """All of it, or nothing."""
         async with self._vms.alone_with(self._vms.show(reference)) as vm:
             if change.memory_mib is not UNSET:
-                check_memory(change.memory_mib, self._machines.image(vm))
-            # No await from the checks to the claim: nobody else gets what they found free.
-            new = plan_change(vm, change, identity, self._room(), clock.now())
+                check_memory(change.memory_mib, self._bench.machines.image(vm))
+            plan_change(vm, change, identity, self._bench.room(), clock.now())
             if change.user_data is not UNSET and change.user_data:
-                self._records.write_user_data(vm.ip, change.user_data)
+                await self._bench.records.write_user_data(vm.ip, change.user_data)
                 steps.step("change.user-data")
-            return self._take(vm, new) if new.ip == vm.ip else self._vms.move(vm, new, self._stores.carry)
+            # Again, and no await from the checks to the claim: nobody else gets what they find free.
+            new = plan_change(vm, change, identity, self._bench.room(), clock.now())
+            if new.ip == vm.ip:
+                return await self._take(vm, new)
+            return await self._vms.move(vm, new, self._carry)
 
     async def become_primary_owner(self, reference: str, identity: Identity) -> VM:
         """The caller comes first of its owners."""
         async with self._vms.alone_with(self._vms.show(reference)) as vm:
-            return self._take(
-                vm, structs.replace(vm, owner_users=with_primary(vm.owner_users, identity.user))
-            )
+            owners = with_primary(vm.owner_users, identity.user)
+            return await self._take(vm, structs.replace(vm, owner_users=owners))
 
-    def _take(self, vm: VM, new: VM) -> VM:
+    async def _carry(self, source: str, target: str) -> None:
+        await asyncio.to_thread(self._bench.stores.carry, source, target)
+
+    async def _take(self, vm: VM, new: VM) -> VM:
         differences = differing(vm, new)
         if differences:
-            new = self._vms.update(vm, **differences)
+            new = await self._vms.update(vm, **differences)
             steps.step("change.recorded")
         if "milli_cpus" in differences and new.state is VmState.RUNNING:
-            self._machines.limit(new, starting=False)
+            self._bench.machines.limit(new, starting=False)
         return new
 
 
@@ -129,6 +123,12 @@ def with_pending(vm: VM, new: VM) -> VM:
     wanted = running_as(new)
     pending = tuple(name for name in _NEEDS_RESTART if getattr(wanted, name) != getattr(running, name))
     return structs.replace(new, running=running if pending else None, pending=pending)
+
+
+def with_volumes(vm: VM, volumes: tuple[Volume, ...]) -> dict[str, Any]:
+    """What changes of a VM that is given these volumes. Pure."""
+    new = with_pending(vm, structs.replace(vm, volumes=volumes))
+    return {"volumes": volumes, "running": new.running, "pending": new.pending}
 
 
 def running_as(vm: VM) -> Running:

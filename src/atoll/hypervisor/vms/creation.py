@@ -1,4 +1,4 @@
-"""The VM that a request makes: every check there is, then the VM as it will be. Pure; service.py makes it."""
+"""The VM that a request makes: every check there is, then the VM as it will be. Pure; creator.py makes it."""
 
 from __future__ import annotations
 
@@ -7,54 +7,21 @@ import uuid
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from atoll.api.hypervisor import CreateVm
 from atoll.errors import Conflict, Denied, Invalid, PoolEmpty
+from atoll.hypervisor.vms.room import Room
 from atoll.identity.access import Operators, check_owners_given, check_subnet
 from atoll.identity.roles import check_role_given
 from atoll.model.identity import Identity
 from atoll.model.image import Image
 from atoll.model.network import Subnet
-from atoll.model.node import Capacity
 from atoll.model.vm import VM, ConsoleKind, VmNic, VmSpec, VmState, vcpus_for
 from atoll.model.volume import Volume, VolumeFormat, VolumeSpec, VolumeType
 from atoll.plan import capacity
-from atoll.plan.addresses import Given, choose, free_addresses, nic_of
-from atoll.plan.volumes import Space, place
-
-
-class Room(Struct, frozen=True):
-    """What a node has at this moment."""
-
-    node: str
-    operators: Operators
-    total: Capacity
-    vms: tuple[VM, ...]
-    given: Given
-    held: Collection[str]
-    """Addresses that are in use."""
-    freed: dict[str, int]
-    """When addresses were given back, as a count: the later the larger."""
-    has_roles: bool = False
-    """Somebody issues credentials for the roles of VMs here."""
-    cores: int = 0
-    """Those of the host; none given: as many as there are CPUs to promise."""
-    spaces: tuple[Space, ...] = ()
-    """Stores for volumes."""
-    disk_kinds: frozenset[str] = frozenset()
-    """Kinds of machine that take disks."""
-    screen_kinds: frozenset[str] = frozenset()
-    """Kinds of machine that can have a screen."""
-
-    @property
-    def vcpus(self) -> int:
-        """The most virtual CPUs that a VM can have."""
-        return self.cores or self.total.milli_cpus // 1000
-
-    @property
-    def volumes(self) -> tuple[Volume, ...]:
-        return tuple(volume for vm in self.vms for volume in vm.volumes)
+from atoll.plan.addresses import choose, free_addresses, nic_of
+from atoll.plan.volumes import place
 
 
 def new_instance_id(spec: VmSpec) -> str:

@@ -1,6 +1,6 @@
-"""Keeps the rules of VMs: what is due is done when it is due, also what came due while there was no agent.
+"""Keeps the policies of VMs: what is due is done when it is due, also what became due while there was no agent.
 
-Effects: through the service. What is due when is decided in atoll.plan.policies, from what is on disk.
+Effects: through policies.py. What is due when is decided in atoll.plan.policies, from what is on disk.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Duties:
                 self._news.clear()
                 next_at = self._begin_due(group)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), self._sleep_s(next_at))
+                    async with asyncio.timeout(self._sleep_s(next_at)):
+                        await self._news.wait()
 
     def _begin_due(self, group: asyncio.TaskGroup) -> datetime | None:
         """Begin what is due now; when the next thing is."""
@@ -80,7 +81,7 @@ class Duties:
             log.info("VM %s %s: %s is due", vm.ip, vm.name, due.duty)
             await self._act(due.duty, vm)
         except Exception as error:
-            # Whatever it is, the rules of the other VMs are kept.
+            # Whatever it is, the policies of the other VMs are kept.
             log.error("VM %s %s: %s: %s", vm.ip, vm.name, due.duty, error, exc_info=not _foreseen(error))
             self._not_before[vm.instance_id] = self._now() + timedelta(seconds=RETRY_S)
         finally:

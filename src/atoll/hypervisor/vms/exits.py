@@ -6,15 +6,13 @@ Effects: through the inventory and machines. What a VM's own rules say is decide
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator
 
 from atoll.drivers.machine.base import Exit
 from atoll.errors import AtollError
-from atoll.hypervisor.launch.machines import Machines
-from atoll.hypervisor.vms.inventory import Inventory
+from atoll.hypervisor.vms.awaited_exits import AwaitedExits
 from atoll.hypervisor.vms.policies import Policies
+from atoll.hypervisor.vms.workbench import Workbench
 from atoll.model.lifecycle import Happening, after
 from atoll.model.vm import VM, VmState
 from atoll.plan.recovery import Want
@@ -28,44 +26,32 @@ _UP = frozenset({VmState.STARTING, VmState.RUNNING})
 
 
 class Exits:
-    def __init__(
-        self,
-        vms: Inventory,
-        machines: Machines,
-        policies: Policies,
-        spawn: Callable[[Coroutine[None, None, None]], None],
-    ) -> None:
-        self._vms = vms
-        self._machines = machines
+    def __init__(self, bench: Workbench, policies: Policies, awaited: AwaitedExits) -> None:
+        self._vms = bench.vms
+        self._machines = bench.machines
+        self._background = bench.background
         self._policies = policies
-        self._spawn = spawn
-        self._awaited: dict[str, asyncio.Future[Exit]] = {}
-
-    @contextlib.contextmanager
-    def awaited(self, vm: VM) -> Iterator[asyncio.Future[Exit]]:
-        """Its end, while the block runs: whoever brings it about has it, and nothing else comes of it."""
-        end = self._awaited[vm.ip] = asyncio.get_running_loop().create_future()
-        try:
-            yield end
-        finally:
-            del self._awaited[vm.ip]
+        self._awaited = awaited
 
     def on_exit(self, ip: str, exit_: Exit) -> None:
         """By a driver: a machine stopped running."""
-        awaited, vm = self._awaited.get(ip), self._vms.find_by_ip(ip)
-        if awaited is not None:
-            if not awaited.done():
-                awaited.set_result(exit_)
-        elif vm is not None:
-            self._spawn(self._until_noted(vm, exit_))
+        if not self._awaited.take(ip, exit_) and (vm := self._vms.find_by_ip(ip)) is not None:
+            self._note_later(vm, exit_)
 
     async def found(self, vm: VM, exit_: Exit) -> None:
         """It went down while there was no agent. What cannot be noted now is noted later."""
         try:
             await self._note(vm, exit_)
         except (AtollError, OSError):
-            self._spawn(self._until_noted(vm, exit_))
+            self._note_later(vm, exit_)
             raise
+
+    async def release(self, vm: VM) -> None:
+        """It went down, and that was noted; what it used may be left."""
+        await self._machines.halt(vm)
+
+    def _note_later(self, vm: VM, exit_: Exit) -> None:
+        self._background.begin(f"VM {vm.ip} {vm.name}, noting its end", self._until_noted(vm, exit_))
 
     async def _until_noted(self, vm: VM, exit_: Exit) -> None:
         """Also on a disk that was full: what is down is not shown as running for ever."""
@@ -97,7 +83,7 @@ class Exits:
             return
         happening = Happening.POWERED_OFF if powered_off else Happening.DIED
         why = "the guest powered off" if powered_off else "the machine ended unexpectedly"
-        self._vms.update(
+        await self._vms.update(
             vm,
             state=after(VmState.RUNNING, happening),
             want=Want.STOPPED if powered_off and verdict.restart_at is None else Want.RUNNING,

@@ -7,44 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 
 from atoll.api.hypervisor import Progress, Wait
 from atoll.errors import Conflict, TimedOut
+from atoll.hypervisor.launch.answering import Answers, answers
 from atoll.hypervisor.vms.readiness import Board
 from atoll.model.vm import VM, VmState
 
 PATIENCE_S = 2.0
-ATTEMPT_S = 0.25
-CONVERSE_S = 1.0
 FIRST_PAUSE_S = 0.001
 LONGEST_PAUSE_S = 0.25
-
-Answers = Callable[[str, int], Awaitable[bool]]
-"""Whether something takes connections at this IP and port."""
-
-
-async def answers(ip: str, port: int) -> bool:
-    try:
-        async with asyncio.timeout(ATTEMPT_S):
-            _, writer = await asyncio.open_connection(ip, port)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return True
-
-
-async def converse(ip: str, port: int) -> bool:
-    """Whether something answers there, asked as a browser would."""
-    try:
-        async with asyncio.timeout(CONVERSE_S):
-            reader, writer = await asyncio.open_connection(ip, port)
-            writer.write(b"GET / HTTP/1.0\r\n\r\n")
-            answered = await reader.read(1)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return bool(answered)
 
 
 class Follower:

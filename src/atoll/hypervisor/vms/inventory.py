@@ -1,14 +1,17 @@
 """The VMs of a node: the same in memory as on disk, every change of them an event, each of them one lock.
 
-Effects: through records.
+A change is whole before anyone sees it: it is written, then it counts in memory, then listeners are told. A caller that
+is cancelled meanwhile gets no answer, but its change is made all the same. Effects: through records.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from msgspec import structs
 
@@ -18,24 +21,36 @@ from atoll.model.event import EventKind
 from atoll.model.lifecycle import DOWN
 from atoll.model.network import link_local
 from atoll.model.vm import VM, VmState
+from atoll.plan import capacity
+from atoll.serving.signals import Signal
 from atoll.system import steps
+
+log = logging.getLogger(__name__)
 
 _FRESH = DOWN | {VmState.STARTING}
 _OF_RECORD = frozenset(Record.__struct_fields__) - {"vm"}
 
+T = TypeVar("T")
+Carry = Callable[[str, str], Awaitable[None]]
+"""Takes what is kept of a VM elsewhere from one address to another."""
+
 
 class Inventory:
-    """Starts with what the records hold. `changed` is told of every change, after it is on disk."""
+    """Starts with what the records hold."""
 
-    def __init__(
-        self, node: str, records: Records, vms: dict[str, Record], changed: Callable[[EventKind, VM], None]
-    ) -> None:
+    def __init__(self, node: str, records: Records, vms: dict[str, Record]) -> None:
         self._node = node
-        self._store = records
+        self._records = records
         self._vms = vms
-        self._changed = changed
+        self.changed: Signal[[EventKind, VM]] = Signal()
+        """Told of every change, after it is on disk."""
+        # Locks live as long as somebody holds or awaits them.
+        self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._written: set[asyncio.Task[Any]] = set()
+        self._coming: dict[object, VM] = {}
+        """VMs as they will be when changes that are being written are on disk."""
         self._ip_of = {mark: ip for ip, record in vms.items() for mark in marks_of(record.vm)}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.freed: dict[str, int] = {}
         """Addresses that were given back; the later, the larger the number."""
         self.reserved: Callable[[], frozenset[str]] = frozenset
@@ -70,13 +85,22 @@ class Inventory:
         now = self.find_by_ip(vm.ip)
         return now is not None and now.instance_id == vm.instance_id
 
+    def accounted(self) -> tuple[VM, ...]:
+        """The VMs with the most that each has, or is just being given: what nobody else may be promised."""
+        most = {vm.ip: vm for vm in self.list()}
+        for coming in self._coming.values():
+            if coming.ip in most:
+                most[coming.ip] = capacity.at_most(most[coming.ip], coming)
+        return tuple(most.values())
+
     def records(self) -> tuple[Record, ...]:
         return tuple(self._vms.values())
 
     def held(self) -> frozenset[str]:
         """Addresses that something on this node uses, or may use."""
-        own = {nic.ip for record in self._vms.values() for vm in record.vms for nic in vm.all_nics}
-        return self._store.unreadable | own | self.reserved()
+        vms = [*(vm for record in self._vms.values() for vm in record.vms), *self._coming.values()]
+        own = {nic.ip for vm in vms for nic in vm.all_nics}
+        return self._records.unreadable | own | self.reserved()
 
     def find_by_ip(self, ip: str) -> VM | None:
         """The VM whose key this is."""
@@ -105,13 +129,64 @@ class Inventory:
         vm = record.vm
         self._vms[vm.ip] = record
         self._ip_of |= dict.fromkeys(marks_of(vm), vm.ip)
-        self._changed(EventKind.CREATED, vm)
+        self.changed(EventKind.CREATED, vm)
 
-    def save(self, vm: VM) -> None:
-        self._store.write(self.record(vm))
+    async def save(self, vm: VM) -> None:
+        """Put it on disk as it is."""
+        await self._whole(vm, self._save(vm))
 
-    def update(self, vm: VM, **changes: Any) -> VM:
-        """Change what is kept of a VM, its own fields and those of its record: on disk, in memory, then told."""
+    async def update(self, vm: VM, **changes: Any) -> VM:
+        """Change what is kept of a VM, its own fields and those of its record."""
+        # From here on, without an await between: what it claims is not promised to anybody else.
+        own = {name: value for name, value in changes.items() if name not in _OF_RECORD}
+        coming = structs.replace(self.current(vm), **own)
+        return await self._whole(vm, self._update(vm, changes), coming)
+
+    async def move(self, vm: VM, to: VM, carry: Carry) -> VM:
+        """Give a VM another address. `carry` takes what is kept elsewhere from the old to the new one.
+
+        The new address is its own from the first write on, the old one free after the last; killed in between,
+        it is at the one that its directory is at.
+        """
+        return await self._whole(vm, self._move(vm, to, carry), to)
+
+    async def forget(self, vm: VM) -> None:
+        """The last of a VM. Its addresses are free again, behind all others."""
+        await self._whole(vm, self._forget(vm))
+
+    async def settle(self) -> None:
+        """Wait for changes whose callers went away."""
+        if self._written:
+            await asyncio.wait(self._written)
+
+    async def _whole(self, vm: VM, change: Coroutine[Any, Any, T], coming: VM | None = None) -> T:
+        """One change of a VM after the other, each of them to its end whatever becomes of its caller."""
+        lock = self._writing.setdefault(vm.instance_id, asyncio.Lock())
+
+        announced = object()
+        if coming is not None:
+            self._coming[announced] = coming
+
+        async def alone() -> T:
+            try:
+                async with lock:
+                    return await change
+            finally:
+                self._coming.pop(announced, None)
+
+        task = asyncio.get_running_loop().create_task(alone())
+        self._written.add(task)
+        task.add_done_callback(self._written.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_log_failure)
+            raise
+
+    async def _save(self, vm: VM) -> None:
+        await self._records.write(self.record(vm))
+
+    async def _update(self, vm: VM, changes: dict[str, Any]) -> VM:
         record = self.record(vm)
         if record.vm.state is VmState.DAMAGED and changes.get("state") is not VmState.DESTROYING:
             # A write would replace what may still be mended.
@@ -123,50 +198,43 @@ class Inventory:
             changes |= {"running": None, "pending": ()}
         kept = {name: changes.pop(name) for name in _OF_RECORD & changes.keys()}
         record = structs.replace(record, vm=structs.replace(record.vm, **changes), **kept)
-        self._store.write(record)
-        self._vms[vm.ip] = record
-        self._changed(EventKind.CHANGED, record.vm)
+        await self._records.write(record)
+        self._vms[record.vm.ip] = record
+        self.changed(EventKind.CHANGED, record.vm)
         return record.vm
 
-    def move(self, vm: VM, to: VM, carry: Callable[[str, str], None]) -> VM:
-        """Give a VM another address. `carry` takes what is kept elsewhere from the old to the new one.
-
-        The new address is its own from the first write on, the old one free after the last; killed in between,
-        it is at the one that its directory is at.
-        """
-        self.update(vm, moving=to)
+    async def _move(self, vm: VM, to: VM, carry: Carry) -> VM:
+        await self._update(vm, {"moving": to})
         steps.step("move.noted")
         record = self.record(vm)
         last = record.vm
         try:
-            carry(last.ip, to.ip)
+            await carry(last.ip, to.ip)
             steps.step("move.carried")
-            self._store.move(record)
+            await self._records.move(record)
             steps.step("move.renamed")
         except BaseException:
-            carry(to.ip, last.ip)
-            self.update(vm, moving=None)
+            await carry(to.ip, last.ip)
+            await self._update(vm, {"moving": None})
             raise
         record = moved(record)
-        self._store.write(record)
+        await self._records.write(record)
         steps.step("move.recorded")
         self._drop(last)
         self._vms[to.ip] = record
         self._ip_of |= dict.fromkeys(marks_of(to), to.ip)
         self._free(last.ip)
-        self._changed(EventKind.DESTROYED, last)
-        self._changed(EventKind.CREATED, record.vm)
+        self.changed(EventKind.DESTROYED, last)
+        self.changed(EventKind.CREATED, record.vm)
         return record.vm
 
-    def forget(self, vm: VM) -> None:
-        """The last of a VM. Its addresses are free again, behind all others."""
+    async def _forget(self, vm: VM) -> None:
         last = self.current(vm)
-        self._store.discard(vm.ip)
+        await self._records.discard(vm.ip)
         self._drop(last)
-        self._locks.pop(vm.instance_id, None)
         for nic in last.all_nics:
             self._free(nic.ip)
-        self._changed(EventKind.DESTROYED, last)
+        self.changed(EventKind.DESTROYED, last)
 
     def _drop(self, vm: VM) -> None:
         del self._vms[vm.ip]
@@ -186,3 +254,9 @@ def marks_of(vm: VM) -> Iterator[str]:
         yield from (nic.mac, nic.ip)
         if nic.ip6:
             yield from (nic.ip6, link_local(nic.mac))
+
+
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    """Nobody waits for the result any more."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a change of a VM whose caller had gone: %s", error)

@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 
-from msgspec import Struct
-
-from atoll.drivers.machine.base import Seen
 from atoll.errors import AtollError, HostFailure
-from atoll.hypervisor.vms.inventory import Inventory
+from atoll.hypervisor.vms.workbench import Workbench
 from atoll.model.vm import VM, VmState
 from atoll.plan import firewall
 
@@ -29,19 +26,14 @@ SETTLE_S = 1.0
 _LOST = "its link "
 
 
-class LinkPlace(Struct, frozen=True):
-    """What this asks of its node."""
-
-    seen: Callable[[VM], Awaitable[Seen | None]]
-    spawn: Callable[[Coroutine[None, None, None]], None]
-    note: Callable[[str, VM, AtollError | None], None]
-    """Told the method, the VM and what is wrong."""
-
-
 class LostLinks:
-    def __init__(self, vms: Inventory, node: LinkPlace) -> None:
-        self._vms = vms
-        self._node = node
+    """`note` is told the method, the VM and what is wrong."""
+
+    def __init__(self, bench: Workbench, note: Callable[[str, VM, AtollError | None], None]) -> None:
+        self._vms = bench.vms
+        self._machines = bench.machines
+        self._background = bench.background
+        self._note = note
         self._looking: set[str] = set()
 
     def changed(self, link: str | None, there: bool) -> None:
@@ -55,7 +47,7 @@ class LostLinks:
         if vm is not None and there == tells_of_lost(vm):
             self._look_later(vm)
 
-    def note(self, vm: VM, lost: tuple[str, ...]) -> None:
+    async def note(self, vm: VM, lost: tuple[str, ...]) -> None:
         """The links that it has lost, as just seen. What is known already is not told again."""
         now = self._vms.current(vm)
         if now.state is not VmState.RUNNING or (not lost and not tells_of_lost(now)):
@@ -63,15 +55,15 @@ class LostLinks:
         reason = reason_of(now, lost)
         if now.reason == reason:
             return
-        self._vms.update(now, reason=reason)
+        await self._vms.update(now, reason=reason)
         if lost:
             log.warning("VM %s %s: %s", now.ip, now.name, reason)
-            self._node.note(METHOD, now, HostFailure(reason))
+            self._note(METHOD, now, HostFailure(reason))
 
     def _look_later(self, vm: VM) -> None:
         if vm.instance_id not in self._looking:
             self._looking.add(vm.instance_id)
-            self._node.spawn(self._look(vm))
+            self._background.begin(f"VM {vm.ip} {vm.name}, looking at its links", self._look(vm))
 
     async def _look(self, vm: VM) -> None:
         await asyncio.sleep(SETTLE_S)
@@ -81,9 +73,9 @@ class LostLinks:
             if not self._vms.holds(vm) or self._vms.current(vm).state is not VmState.RUNNING:
                 return
             try:
-                seen = await self._node.seen(vm)
+                seen = await self._machines.seen(vm)
                 if seen is not None and seen.exit is None:
-                    self.note(vm, seen.lost)
+                    await self.note(vm, seen.lost)
             except AtollError as error:
                 log.error("VM %s %s: looking at its links: %s", vm.ip, vm.name, error)
 

@@ -1,43 +1,29 @@
-"""What the rules of a VM do to it: restart, expiry, the undoing of what nobody acknowledged.
+"""What the policies of a VM do to it: restart, expiry, the undoing of what nobody acknowledged.
 
-Effects: through the inventory, and what the service gives it to start and to destroy with. What is to be done is
+Effects: through the inventory and life.py. What is to be done is
 decided in atoll.plan.policies, when it is due in duties.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Callable
 
 from atoll.errors import AtollError
-from atoll.hypervisor.vms.inventory import Inventory
+from atoll.hypervisor.vms.life import Life
 from atoll.hypervisor.vms.records import Record
+from atoll.hypervisor.vms.workbench import Workbench
 from atoll.model.vm import VM, VmState
-from atoll.plan.policies import Backoff, Duty, Verdict, after_exit, within
+from atoll.plan.policies import Duty, Verdict, after_exit, within
 from atoll.system import clock
-
-
-class Launch(Protocol):
-    """Starts a VM that is down, and notes why it runs and what else has changed."""
-
-    def __call__(self, vm: VM, reason: str = "", **changes: object) -> Awaitable[None]: ...
 
 
 class Policies:
     """`note` is told the method and VM of everything that was done unasked."""
 
-    def __init__(
-        self,
-        vms: Inventory,
-        backoff: Backoff,
-        launch: Launch,
-        destroy: Callable[[VM], Awaitable[None]],
-        note: Callable[[str, VM], None],
-    ) -> None:
-        self._vms = vms
-        self._backoff = backoff
-        self._launch = launch
-        self._destroy = destroy
+    def __init__(self, bench: Workbench, life: Life, note: Callable[[str, VM], None]) -> None:
+        self._vms = bench.vms
+        self._backoff = bench.facts.backoff
+        self._life = life
         self._note = note
 
     def verdict(self, vm: VM, powered_off: bool) -> Verdict:
@@ -54,11 +40,11 @@ class Policies:
         )
 
     async def destroy_on_power_down(self, vm: VM) -> None:
-        await self._destroy(vm)
+        await self._life.finish_destroy(vm)
         self._note("vm.destroy-on-power-down", vm)
 
     async def do(self, duty: Duty, vm: VM) -> None:
-        """What is due. One that was changed since it became due is let be."""
+        """What is due. One that was changed since it became due is left alone."""
         async with self._vms.lock(vm):
             if not self._vms.holds(vm):
                 return
@@ -66,7 +52,7 @@ class Policies:
             unclaimed = duty is Duty.UNDO and record.acknowledge_by is not None
             over = duty is Duty.EXPIRE and record.vm.expires_at is not None and not record.vm.protected
             if unclaimed or over:
-                await self._destroy(vm)
+                await self._life.finish_destroy(vm)
             elif duty is Duty.RESTART and record.restart_at is not None:
                 await self._restart(record)
             else:
@@ -79,8 +65,8 @@ class Policies:
         why = "it crashed" if vm.state is VmState.CRASHED else vm.reason
         again = {"restarts": vm.restarts + 1, "restarted_at": recent}
         try:
-            await self._launch(vm, reason=f"started again: {why}", **again)
+            await self._life.launch(vm, reason=f"started again: {why}", **again)
         except AtollError as error:
             verdict = self.verdict(vm, powered_off=False)
             reason = f"{error.brief}; {verdict.note}" if verdict.note else error.brief
-            self._vms.update(vm, reason=reason, restart_at=verdict.restart_at)
+            await self._vms.update(vm, reason=reason, restart_at=verdict.restart_at)

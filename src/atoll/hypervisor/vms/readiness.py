@@ -55,4 +55,5 @@ class Board:
         """Until something is noted for this VM, or the time is up."""
         event = self._changed.setdefault(ip, asyncio.Event())
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await event.wait()

@@ -7,12 +7,14 @@
     <state>/vms/<ip>/user-data-<hash>   the user data, and what it was before; beside it sockets and logs
     <state>/trash/                      directories on their way out; emptied at start-up
 
-Effects: durable files. A record is there before anything of its VM is, and goes after all of it has. Which user
-data counts is what the record says: one write of it changes both. A record that cannot be read makes a damaged VM.
+Effects: durable files, written by a thread, so that nobody waits for a disk but those who asked. A record is there
+before anything of its VM is, and goes after all of it has. Which user data counts is what the record
+says: one write of it changes both. A record that cannot be read makes a damaged VM.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import uuid
@@ -30,6 +32,7 @@ from atoll.model.vm import MAX_USER_DATA, UNKNOWN_DRIVER, VM, MachineType, VmNic
 from atoll.plan.addresses import Given, nic_of
 from atoll.plan.ids import Ids
 from atoll.plan.recovery import Want
+from atoll.serving.formats import Format, Unknown
 from atoll.system import files, steps
 from atoll.system.failures import failing
 
@@ -68,6 +71,10 @@ class Record(Struct, frozen=True):
         return (self.vm,) if self.moving is None else (self.vm, self.moving)
 
 
+RECORD = Format(Record, number=1, needs=1)
+GIVEN = Format(Given, number=1, needs=1)
+
+
 class Records:
     """Reads and writes the state directory. One process at a time: `app` holds its lock."""
 
@@ -81,6 +88,9 @@ class Records:
         self._unreadable: dict[str, frozenset[str]] = {}
         self.marked_ids: dict[str, tuple[Ids, ...]] = {}
         """What those run as whose records could not be read, as far as that is known; by directory."""
+        self._unknown: dict[str, Unknown] = {}
+        """Fields of records that only a newer agent knows, by instance id; they stay as they are."""
+        self._unknown_given: Unknown = {}
 
     @property
     def unreadable(self) -> frozenset[str]:
@@ -92,8 +102,14 @@ class Records:
             # 0711: drivers' unprivileged processes pass through to files that are theirs.
             files.make_dirs(directory, 0o711)
         files.remove_leftovers(self._state)
-        for left in self._trash.iterdir():
-            files.remove_tree(left)
+
+    async def empty_trash(self) -> None:
+        """Remove what an earlier agent did not get to remove. What cannot be removed is left, and logged."""
+        for left in list(self._trash.iterdir()):
+            try:
+                await asyncio.to_thread(files.remove_tree, left)
+            except AtollError as error:
+                log.error("%s", error)
 
     def directory(self, ip: str) -> Path:
         return self._vms / ip
@@ -103,7 +119,8 @@ class Records:
         failure = ""
         for path in self._given_paths():
             try:
-                return msgspec.json.decode(files.read_limited(path, MAX_GIVEN), type=Given)
+                given, self._unknown_given = GIVEN.decode(files.read_limited(path, MAX_GIVEN))
+                return given
             except FileNotFoundError:
                 continue
             except _UNREADABLE as error:
@@ -116,15 +133,21 @@ class Records:
             )
         return Given()
 
-    def write_given(self, given: Given) -> None:
+    async def write_given(self, given: Given) -> None:
+        await asyncio.to_thread(self._write_given, given)
+
+    def _write_given(self, given: Given) -> None:
         # The copy first: whichever of them is read later, it is not older than what was acknowledged.
         for path in reversed(self._given_paths()):
-            files.write_durably(path, msgspec.json.encode(given))
+            files.write_durably(path, GIVEN.encode(given, self._unknown_given))
 
     def _given_paths(self) -> tuple[Path, Path]:
         return self._state / "node.json", self._state / "node.json.copy"
 
-    def write(self, record: Record) -> None:
+    async def write(self, record: Record) -> None:
+        await asyncio.to_thread(self._write, record)
+
+    def _write(self, record: Record) -> None:
         directory = self.directory(record.vm.ip)
         files.make_dirs(directory, 0o711)
         for nic in record.vm.nics:
@@ -133,7 +156,8 @@ class Records:
                 files.write_durably(mark, b"")
         if record.ids is not None:
             _mark(directory / f"{_IDS}{record.ids.first}-{record.ids.count}")
-        files.write_durably(directory / "vm.json", msgspec.json.encode(record))
+        unknown = self._unknown.get(record.vm.instance_id, {})
+        files.write_durably(directory / "vm.json", RECORD.encode(record, unknown))
         if self._user_data.get(record.vm.ip) != record.vm.user_data_sha256:
             self._settle_user_data(record.vm)
 
@@ -144,11 +168,14 @@ class Records:
         for directory in sorted(self._vms.iterdir()):
             path = directory / "vm.json"
             if not path.exists():
-                self.discard(directory.name)
+                self._discard(directory.name)
                 continue
             files.remove_leftovers(directory)
             try:
-                record = self._settle(directory, _read(path))
+                record, unknown = _read(path)
+                if unknown:
+                    self._unknown[record.vm.instance_id] = unknown
+                record = self._settle(directory, record)
                 records[record.vm.ip] = record
                 self._settle_user_data(record.vm)
             except _UNREADABLE as error:
@@ -164,8 +191,11 @@ class Records:
         """Whether a VM has its record at this address, readable or not."""
         return (self.directory(ip) / "vm.json").exists()
 
-    def discard(self, ip: str) -> None:
+    async def discard(self, ip: str) -> None:
         """Remove the directory of a VM: out of sight in one step, then for good."""
+        await asyncio.to_thread(self._discard, ip)
+
+    def _discard(self, ip: str) -> None:
         directory = self.directory(ip)
         self._unreadable.pop(ip, None)
         if directory.exists():
@@ -187,10 +217,13 @@ class Records:
         why = f"its record {directory / 'vm.json'} cannot be read: {error}"
         return damaged(ip, _nics_in(directory), given, written_at, why)
 
-    def move(self, record: Record) -> None:
+    async def move(self, record: Record) -> None:
         """The directory of a VM goes to the address that the record says it moves to. The write of it follows."""
+        await asyncio.to_thread(self._move, record)
+
+    def _move(self, record: Record) -> None:
         assert record.moving is not None
-        self.discard(record.moving.ip)
+        self._discard(record.moving.ip)
         self.directory(record.vm.ip).rename(self.directory(record.moving.ip))
         files.sync_dir(self._vms)
 
@@ -201,11 +234,14 @@ class Records:
         arrived = directory.name == record.moving.ip
         settled = moved(record) if arrived else structs.replace(record, moving=None)
         self.carried[settled.vm.ip] = record.vm.ip if arrived else record.moving.ip
-        self.write(settled)
+        self._write(settled)
         return settled
 
-    def write_user_data(self, ip: str, data: bytes) -> None:
+    async def write_user_data(self, ip: str, data: bytes) -> None:
         """Keep it. It counts once the record names its hash."""
+        await asyncio.to_thread(self._write_user_data, ip, data)
+
+    def _write_user_data(self, ip: str, data: bytes) -> None:
         files.make_dirs(self.directory(ip), 0o711)
         files.write_durably(self._user_data_path(ip, hashlib.sha256(data).hexdigest()), data)
 
@@ -286,8 +322,8 @@ def _ids_in(directory: Path) -> tuple[Ids, ...]:
     return tuple(Ids(*map(int, words)) for words in told if len(words) == 2 and all(map(str.isdigit, words)))
 
 
-def _read(path: Path) -> Record:
-    record = msgspec.json.decode(files.read_limited(path, MAX_RECORD), type=Record)
+def _read(path: Path) -> tuple[Record, Unknown]:
+    record, unknown = RECORD.decode(files.read_limited(path, MAX_RECORD))
     if path.parent.name not in (record.vm.ip, record.moving.ip if record.moving else ""):
         raise HostFailure(f"it is that of {record.vm.ip}")
-    return record
+    return record, unknown

@@ -1,8 +1,9 @@
 """At start-up: find what runs, compare it with the records, finish or undo what was under way.
 
-Nothing here keeps a node from starting: what cannot be put right is logged, and left for the next start.
+Nothing here keeps a node from starting: what cannot be put right is logged, and left for the next start. What takes
+long is left for when the node serves: VMs that a reboot of the host ended are started again then, a few at a time.
 
-Effects: through the service. The decisions are in atoll.plan.recovery.
+Effects: through the parts of the service. The decisions are in atoll.plan.recovery.
 """
 
 from __future__ import annotations
@@ -10,43 +11,70 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from typing import Protocol
 
 from atoll.drivers.machine.base import Exit, Seen
 from atoll.errors import AtollError
-from atoll.hypervisor.launch.machines import Machines
-from atoll.hypervisor.service import Hypervisor
+from atoll.hypervisor.vms.changes import with_volumes
+from atoll.hypervisor.vms.creator import Creator
+from atoll.hypervisor.vms.exits import Exits
+from atoll.hypervisor.vms.life import Life
+from atoll.hypervisor.vms.lost_links import LostLinks
 from atoll.hypervisor.vms.records import Record
+from atoll.hypervisor.vms.workbench import Workbench
 from atoll.model.lifecycle import DOWN
 from atoll.model.vm import VM, VmState
-from atoll.plan.recovery import Step, step
+from atoll.plan.recovery import Remedy, Want, remedy
 from atoll.system import cgroups, steps
 
 log = logging.getLogger(__name__)
 
 
-async def recover(
-    service: Hypervisor, machines: Machines, records: Mapping[str, Record], boot_id: str, cgroup: str
-) -> None:
+class Recovering(Protocol):
+    """The parts of a Hypervisor that finish or undo what was under way."""
+
+    creator: Creator
+    life: Life
+    exits: Exits
+    lost_links: LostLinks
+
+    async def sweep(self) -> None: ...
+
+    async def clear(self, ip: str) -> None: ...
+
+    def begin(self) -> None: ...
+
+
+RELAUNCHES_PER_CORE = 2
+
+
+async def recover(service: Recovering, bench: Workbench, cgroup: str) -> None:
     """Bring every VM of the records to where it should be. One that cannot be is logged and left."""
+    machines, boot_id = bench.machines, bench.facts.boot_id
     # Looked for all at once, since a monitor may be slow to answer; handled in turn, since a start costs CPU.
-    kept = list(records.values())
+    kept = list(bench.vms.records())
     found = await asyncio.gather(*(machines.seen(record.vm) for record in kept), return_exceptions=True)
     steps.step("recovery.seen")
     actions = [_action(record, seen, boot_id) for record, seen in zip(kept, found, strict=True)]
-    running = [record.vm for record, action in zip(kept, actions, strict=True) if action is Step.ADOPT]
+    running = [record.vm for record, action in zip(kept, actions, strict=True) if action is Remedy.ADOPT]
     # Together, because that is much quicker; if it fails, each of them is tried by itself.
     with _logged("giving VMs back their places in the network, all at once"):
         await machines.plug(*running)
     for record, seen, action in zip(kept, found, actions, strict=True):
         with _logged(f"VM {record.vm.ip} {record.vm.name} cannot be recovered, and is left"):
-            await _recover_one(service, record.vm, seen, action)
+            await _recover_one(service, bench, record.vm, seen, action)
         steps.step("recovery.one")
     with _logged("looking for ports of no VM"):
         await service.sweep()
+    for vm in bench.vms.list():
+        with _logged(f"VM {vm.ip} {vm.name}: forgetting volumes that were never whole"):
+            if not all(volume.made for volume in vm.volumes):
+                made = tuple(volume for volume in vm.volumes if volume.made)
+                await bench.vms.update(vm, **with_volumes(vm, made))
     service.begin()
     steps.step("recovery.begun")
-    for orphan in cgroups.children(cgroup) - service.held():
+    for orphan in cgroups.children(cgroup) - bench.vms.held():
         log.warning("cgroup %s/%s belongs to no VM: removed", cgroup, orphan)
         with _logged(f"removing cgroup {cgroup}/{orphan}"):
             cgroups.kill_all(f"{cgroup}/{orphan}")
@@ -55,11 +83,11 @@ async def recover(
     steps.step("recovery.done")
 
 
-def _action(record: Record, seen: Seen | BaseException | None, boot_id: str) -> Step | None:
+def _action(record: Record, seen: Seen | BaseException | None, boot_id: str) -> Remedy | None:
     """What becomes of it; None when nobody knows what it is, or whether it runs."""
     if isinstance(seen, BaseException) or record.vm.state is VmState.DAMAGED:
         return None
-    return step(
+    return remedy(
         committed=record.committed,
         want=record.want,
         noted=record.vm.state in DOWN,
@@ -69,37 +97,53 @@ def _action(record: Record, seen: Seen | BaseException | None, boot_id: str) -> 
     )
 
 
+async def relaunch_all(life: Life, bench: Workbench) -> None:
+    """Start the VMs that wait for it since the host was rebooted: in parallel, since most of a start is the guest's
+    own work, but not all at once."""
+    turns = asyncio.Semaphore(RELAUNCHES_PER_CORE * max(1, bench.facts.cores))
+
+    async def one(vm: VM) -> None:
+        async with turns:
+            with _logged(f"VM {vm.ip} {vm.name} cannot be started again after the reboot of the host"):
+                await life.relaunch(vm)
+
+    await asyncio.gather(*(one(record.vm) for record in bench.vms.records() if record.want is Want.RUNNING))
+
+
 async def _recover_one(
-    service: Hypervisor, vm: VM, seen: Seen | BaseException | None, action: Step | None
+    service: Recovering, bench: Workbench, vm: VM, seen: Seen | BaseException | None, action: Remedy | None
 ) -> None:
     if isinstance(seen, BaseException):
         raise seen
     if action is None:
-        await service.keep_damaged(vm, seen is not None and seen.exit is None)
+        # Nobody knows what it is: it is left as it is found. What runs of it keeps its place in the network.
+        if seen is not None and seen.exit is None:
+            await bench.machines.adopt(vm)
         return
     log.info("VM %s %s: %s", vm.ip, vm.name, action)
     await _take(service, action, vm, seen)
 
 
-async def _take(service: Hypervisor, action: Step, vm: VM, seen: Seen | None) -> None:
+async def _take(service: Recovering, action: Remedy, vm: VM, seen: Seen | None) -> None:
     match action:
-        case Step.UNDO:
-            await service.undo_create(vm)
+        case Remedy.UNDO:
+            await service.creator.undo(vm)
             steps.step("recovery.undone")
-        case Step.FINISH_DESTROY:
-            await service.finish_destroy(vm)
-        case Step.FINISH_STOP | Step.NOTE_STOPPED:
-            await service.finish_stop(vm)
-        case Step.NOTE_EXIT:
+        case Remedy.FINISH_DESTROY:
+            await service.life.finish_destroy(vm)
+        case Remedy.FINISH_STOP | Remedy.NOTE_STOPPED:
+            await service.life.finish_stop(vm)
+        case Remedy.NOTE_EXIT:
             await service.exits.found(vm, (seen.exit if seen else None) or Exit.CRASHED)
-        case Step.NOTE_CRASH:
+        case Remedy.NOTE_CRASH:
             await service.exits.found(vm, Exit.CRASHED)
-        case Step.ADOPT:
-            await service.adopt(vm, seen.lost if seen else ())
-        case Step.RELAUNCH:
-            await service.relaunch(vm)
-        case Step.LEAVE:
-            await service.finish_exit(vm)
+        case Remedy.ADOPT:
+            await service.life.adopt(vm)
+            await service.lost_links.note(vm, seen.lost if seen else ())
+        case Remedy.RELAUNCH:
+            await service.life.await_turn(vm)
+        case Remedy.LEAVE:
+            await service.exits.release(vm)
 
 
 @contextlib.contextmanager

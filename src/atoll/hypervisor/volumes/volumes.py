@@ -9,8 +9,8 @@ Effects: through inventory, machines and stores. Where volumes go is decided in 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Collection
 
 from msgspec import UNSET, structs
 
@@ -18,10 +18,9 @@ from atoll.api.route import Content, Done
 from atoll.api.volumes import AddVolume, ChangeVolume, UploadVolume, VolumeStep
 from atoll.drivers.machine.base import CanHotplug
 from atoll.errors import Conflict, Invalid, NotFound
-from atoll.hypervisor.launch.machines import Machines
-from atoll.hypervisor.vms.changes import running_as, with_pending
-from atoll.hypervisor.vms.creation import Room, check_disks
-from atoll.hypervisor.vms.inventory import Inventory
+from atoll.hypervisor.vms.changes import running_as, with_pending, with_volumes
+from atoll.hypervisor.vms.creation import check_disks
+from atoll.hypervisor.vms.workbench import Workbench
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.model.lifecycle import DOWN, Action, begin
 from atoll.model.vm import VM, VmState
@@ -37,22 +36,11 @@ Lines = AsyncIterator[VolumeStep | Done[VM]]
 class Volumes:
     """Works on the volumes of one VM at a time."""
 
-    def __init__(self, vms: Inventory, machines: Machines, stores: Stores, room: Callable[[], Room]) -> None:
-        self._vms = vms
-        self._machines = machines
+    def __init__(self, bench: Workbench, stores: Stores) -> None:
+        self._vms = bench.vms
+        self._machines = bench.machines
         self._stores = stores
-        self._room = room
-
-    async def make_all(self, vm: VM) -> None:
-        """Those that a new VM is to have. Undone with the VM."""
-        for volume in vm.volumes:
-            if volume.store:
-                await self._stores.make(vm.ip, volume, self._machines.uid(vm))
-
-    def drop_unmade(self, vm: VM) -> None:
-        """At start-up: what an earlier agent did not get to finish never was."""
-        if not all(volume.made for volume in vm.volumes):
-            self._set(vm, tuple(volume for volume in vm.volumes if volume.made))
+        self._room = bench.room
 
     async def add(self, reference: str, request: AddVolume) -> Lines:
         """A new volume. One just like it under its name is a success."""
@@ -61,17 +49,17 @@ class Volumes:
             if _just_like(vm, request.volume):
                 yield Done(vm)
                 return
-            vm, volume = self._claim(vm, request.volume)
+            vm, volume = await self._claim(vm, request.volume)
             steps.step("volume.claimed")
             try:
                 if volume.store:
                     await self._stores.make(vm.ip, volume, self._machines.uid(vm))
             except BaseException:
-                self._unclaim(vm, volume)
+                await self._unclaim(vm, volume)
                 raise
             steps.step("volume.made")
             yield VolumeStep("made", clock.monotonic() - began)
-            vm = self._finish(vm, structs.replace(volume, made=True))
+            vm = await self._finish(vm, structs.replace(volume, made=True))
             steps.step("volume.finished")
             yield Done(await self._attach(vm, volume.name) if request.attach else vm)
 
@@ -81,17 +69,17 @@ class Volumes:
         size_mib, chunks = await _measured(request, content)
         async with self._vms.alone_with(self._vms.show(reference)) as vm:
             spec = VolumeSpec(size_mib, name, request.format, store=request.store)
-            vm, volume = self._claim(vm, spec)
+            vm, volume = await self._claim(vm, spec)
         # Nobody has to wait for a slow sender: the VM is let go of meanwhile, and may be gone afterwards.
         try:
             fs = await self._stores.receive(vm.ip, volume, chunks, request.sha256, self._machines.uid(vm))
             async with self._vms.alone_with(vm) as vm:
                 find(vm.volumes, name, vm.name)
-                vm = self._finish(vm, structs.replace(volume, made=True, fs=fs))
+                vm = await self._finish(vm, structs.replace(volume, made=True, fs=fs))
                 return await self._attach(vm, name) if request.attach else vm
         except BaseException:
             if self._vms.holds(vm):
-                self._unclaim(vm, volume)
+                await self._unclaim(vm, volume)
             raise
 
     async def change(self, reference: str, name: str, change: ChangeVolume) -> Lines:
@@ -115,7 +103,7 @@ class Volumes:
 
     async def reorder(self, reference: str, names: tuple[str, ...]) -> VM:
         async with self._vms.alone_with(self._vms.show(reference)) as vm:
-            return self._set(vm, reordered(vm.volumes, names, vm.name))
+            return await self._set(vm, reordered(vm.volumes, names, vm.name))
 
     async def delete(self, reference: str, name: str) -> VM:
         """Gone is a success."""
@@ -128,13 +116,13 @@ class Volumes:
                 vm = await self._detach(vm, name)
             self._check_free(vm, volume, "deleting")
             # Out of the record first: a file that no record names goes at the next start, one that is named must be.
-            vm = self._set(vm, tuple(other for other in vm.volumes if other.name != name))
+            vm = await self._set(vm, tuple(other for other in vm.volumes if other.name != name))
             steps.step("volume.forgotten")
-            self._stores.remove(vm.ip, volume)
+            await asyncio.to_thread(self._stores.remove, vm.ip, volume)
             steps.step("volume.removed")
             return vm
 
-    def _claim(self, vm: VM, spec: VolumeSpec) -> tuple[VM, Volume]:
+    async def _claim(self, vm: VM, spec: VolumeSpec) -> tuple[VM, Volume]:
         """All checks, then its place in the record. No await is between them."""
         room = self._room()
         (placed,) = place([spec], room.spaces, room.volumes, vm.volumes)
@@ -143,18 +131,18 @@ class Volumes:
         check_disks(new, room.disk_kinds)
         doing = f"adding a volume to VM {vm.name} on {room.node}"
         capacity.check_grows(new, vm, room.total, room.vms, doing)
-        return self._set(vm, new.volumes), volume
+        return await self._set(vm, new.volumes), volume
 
-    def _unclaim(self, vm: VM, volume: Volume) -> None:
+    async def _unclaim(self, vm: VM, volume: Volume) -> None:
         """It never was; unless it is whole by now, and only could not be attached."""
         current = self._vms.current(vm)
         if volume.name in {other.name for other in current.volumes if other.made}:
             return
-        self._stores.remove(vm.ip, volume)
-        self._set(current, tuple(other for other in current.volumes if other.name != volume.name))
+        await asyncio.to_thread(self._stores.remove, vm.ip, volume)
+        await self._set(current, tuple(other for other in current.volumes if other.name != volume.name))
 
-    def _finish(self, vm: VM, volume: Volume) -> VM:
-        return self._set(vm, _with(vm.volumes, volume))
+    async def _finish(self, vm: VM, volume: Volume) -> VM:
+        return await self._set(vm, _with(vm.volumes, volume))
 
     async def _attach(self, vm: VM, name: str) -> VM:
         """Now where the machine can, else from its next start on."""
@@ -165,32 +153,32 @@ class Volumes:
         volume = structs.replace(volume, attached=True)
         driver = self._hotplug(vm)
         live = driver is not None and await driver.can_attach(self._machines.machine(vm))
-        new = self._set(vm, _with(vm.volumes, volume))
+        new = await self._set(vm, _with(vm.volumes, volume))
         if driver is None or not live:
             return new
         try:
             self._machines.limit(new, starting=False)
             await driver.attach(self._machines.machine(vm), self._machines.disk(vm, volume))
         except BaseException:
-            self._set(new, vm.volumes)
+            await self._set(new, vm.volumes)
             raise
-        return self._has(new, {*_had(vm), name})
+        return await self._has(new, {*_had(vm), name})
 
     async def _detach(self, vm: VM, name: str) -> VM:
         volume = find(vm.volumes, name, vm.name)
         if not volume.attached:
             return vm
         volume = structs.replace(volume, attached=False)
-        new = self._set(vm, _with(vm.volumes, volume))
+        new = await self._set(vm, _with(vm.volumes, volume))
         driver = self._hotplug(vm)
         if driver is None or not await driver.can_detach(self._machines.machine(vm), name):
             return new
         try:
             await driver.detach(self._machines.machine(vm), name)
         except BaseException:
-            self._set(new, vm.volumes)
+            await self._set(new, vm.volumes)
             raise
-        return self._has(new, {*_had(vm)} - {name})
+        return await self._has(new, {*_had(vm)} - {name})
 
     async def _resize(self, vm: VM, name: str, size_mib: int) -> VM:
         volume = find(vm.volumes, name, vm.name)
@@ -199,15 +187,15 @@ class Volumes:
         resized = structs.replace(volume, size_mib=size_mib)
         if size_mib < volume.size_mib:
             await self._stores.shrink(vm.ip, volume, size_mib, self._machines.uid(vm))
-            return self._set(vm, _with(vm.volumes, resized))
+            return await self._set(vm, _with(vm.volumes, resized))
         # Claimed first. Of the same size is done again: it may have been cut short.
         room = self._room()
         choose_store(size_mib - volume.size_mib, volume.store, room.spaces, room.volumes)
-        vm = self._set(vm, _with(vm.volumes, resized))
+        vm = await self._set(vm, _with(vm.volumes, resized))
         try:
             await self._stores.grow(vm.ip, volume, size_mib, self._machines.uid(vm))
         except BaseException:
-            self._set(vm, _with(vm.volumes, volume))
+            await self._set(vm, _with(vm.volumes, volume))
             raise
         return vm
 
@@ -222,8 +210,8 @@ class Volumes:
         choose_store(volume.size_mib, store, room.spaces, room.volumes)
         moved = structs.replace(volume, store=store)
         await self._stores.copy_to(vm.ip, volume, moved, self._machines.uid(vm))
-        vm = self._set(vm, _with(vm.volumes, moved))
-        self._stores.remove(vm.ip, volume)
+        vm = await self._set(vm, _with(vm.volumes, moved))
+        await asyncio.to_thread(self._stores.remove, vm.ip, volume)
         return vm
 
     def _check_free(self, vm: VM, volume: Volume, doing: str) -> None:
@@ -244,17 +232,15 @@ class Volumes:
         driver = self._machines.driver(vm.driver)
         return driver if vm.state is VmState.RUNNING and isinstance(driver, CanHotplug) else None
 
-    def _has(self, vm: VM, names: Collection[str]) -> VM:
+    async def _has(self, vm: VM, names: Collection[str]) -> VM:
         """Note that the machine that runs has these disks now."""
         there = tuple(volume.name for volume in vm.volumes if volume.name in names)
         running = structs.replace(vm.running or running_as(vm), volumes=there)
         new = with_pending(structs.replace(vm, running=running), vm)
-        return self._vms.update(vm, running=new.running, pending=new.pending)
+        return await self._vms.update(vm, running=new.running, pending=new.pending)
 
-    def _set(self, vm: VM, volumes: tuple[Volume, ...]) -> VM:
-        new = with_pending(vm, structs.replace(vm, volumes=volumes))
-        changes: dict[str, Any] = {"volumes": volumes, "running": new.running, "pending": new.pending}
-        return self._vms.update(vm, **changes)
+    async def _set(self, vm: VM, volumes: tuple[Volume, ...]) -> VM:
+        return await self._vms.update(vm, **with_volumes(vm, volumes))
 
 
 def _check_made(volume: Volume, vm: VM) -> None:

@@ -34,6 +34,20 @@ class Told(list[tuple[EventKind, str]]):
         self.append((kind, one.state))
 
 
+class SlowWrites:
+    """Writes of records that have begun, and end when they are told to."""
+
+    def __init__(self, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+        self._write = records.write
+        monkeypatch.setattr(records, "write", self)
+
+    async def __call__(self, record: Record) -> None:
+        self.begun.set()
+        await self.go_on.wait()
+        await self._write(record)
+
+
 @pytest.fixture
 def records(tmp_path: Path) -> Records:
     found = Records(tmp_path)
@@ -48,18 +62,20 @@ def told() -> Told:
 
 @pytest.fixture
 def inventory(records: Records, told: Told) -> Inventory:
-    return Inventory("n1", records, {}, told)
+    inventory = Inventory("n1", records, {})
+    inventory.changed.listen(told)
+    return inventory
 
 
-def claimed(inventory: Inventory, one: VM | None = None) -> VM:
+async def claimed(inventory: Inventory, one: VM | None = None) -> VM:
     one = one or vm()
     inventory.claim(Record(one, Want.RUNNING, committed=False, boot_id="b"))
-    inventory.save(one)
+    await inventory.save(one)
     return one
 
 
-def test_a_vm_is_found_by_everything_it_is_known_by(inventory: Inventory):
-    one = claimed(inventory)
+async def test_a_vm_is_found_by_everything_it_is_known_by(inventory: Inventory):
+    one = await claimed(inventory)
     assert inventory.show("web") is inventory.show(IP) is one
     assert inventory.find_by_mark(one.mac) is one
     assert inventory.find_by_request("r-i-1").vm is one
@@ -67,38 +83,73 @@ def test_a_vm_is_found_by_everything_it_is_known_by(inventory: Inventory):
         inventory.show("db")
 
 
-def test_a_change_is_on_disk_before_it_is_told(inventory: Inventory, records: Records, told: Told):
-    one = claimed(inventory)
-    running = inventory.update(one, state=VmState.RUNNING, committed=True)
+async def test_a_change_is_on_disk_before_it_is_told(inventory: Inventory, records: Records, told: Told):
+    one = await claimed(inventory)
+    running = await inventory.update(one, state=VmState.RUNNING, committed=True)
     assert records.load() == {IP: Record(running, Want.RUNNING, committed=True, boot_id="b")}
     assert told == [(EventKind.CREATED, VmState.STARTING), (EventKind.CHANGED, VmState.RUNNING)]
 
 
-def test_a_change_that_cannot_be_written_has_not_happened(
+async def test_a_change_that_cannot_be_written_has_not_happened(
     inventory: Inventory, records: Records, told: Told, monkeypatch: pytest.MonkeyPatch
 ):
-    one = claimed(inventory)
+    one = await claimed(inventory)
 
-    def fail(record: Record) -> None:
+    async def fail(record: Record) -> None:
         raise HostFailure("no space left")
 
     monkeypatch.setattr(records, "write", fail)
     with pytest.raises(HostFailure):
-        inventory.update(one, state=VmState.RUNNING)
+        await inventory.update(one, state=VmState.RUNNING)
     assert inventory.show("web").state is VmState.STARTING
     assert told == [(EventKind.CREATED, VmState.STARTING)]
 
 
-def test_a_new_state_takes_the_old_reason_away(inventory: Inventory):
-    one = claimed(inventory)
-    inventory.update(one, state=VmState.CRASHED, reason="it ended")
-    assert inventory.update(one, ready={"dhcp": 1.0}).reason == "it ended"
-    assert inventory.update(one, state=VmState.STARTING).reason == ""
+async def test_a_change_is_made_to_its_end_though_its_caller_goes(
+    inventory: Inventory, records: Records, told: Told, monkeypatch: pytest.MonkeyPatch
+):
+    one = await claimed(inventory)
+    writing = SlowWrites(records, monkeypatch)
+    caller = asyncio.create_task(inventory.update(one, state=VmState.RUNNING))
+    await writing.begun.wait()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert inventory.show("web").state is VmState.STARTING
+    writing.go_on.set()
+    await inventory.settle()
+    assert inventory.show("web").state is records.load()[IP].vm.state is VmState.RUNNING
+    assert told[-1] == (EventKind.CHANGED, VmState.RUNNING)
 
 
-def test_a_vm_that_is_forgotten_is_known_by_nothing(inventory: Inventory, records: Records, told: Told):
-    one = claimed(inventory)
-    inventory.forget(one)
+async def test_what_a_change_claims_is_taken_while_it_is_written(
+    inventory: Inventory, records: Records, monkeypatch: pytest.MonkeyPatch
+):
+    one = await claimed(inventory)
+    writing = SlowWrites(records, monkeypatch)
+    more = asyncio.create_task(inventory.update(one, memory_mib=one.memory_mib + 64))
+    await writing.begun.wait()
+    assert inventory.show("web").memory_mib == one.memory_mib
+    assert [vm.memory_mib for vm in inventory.accounted()] == [one.memory_mib + 64]
+    less = asyncio.create_task(inventory.update(one, memory_mib=one.memory_mib - 1))
+    await asyncio.sleep(0)
+    assert [vm.memory_mib for vm in inventory.accounted()] == [one.memory_mib + 64]
+    writing.go_on.set()
+    await asyncio.gather(more, less)
+    assert inventory.accounted() == inventory.list()
+    assert inventory.show("web").memory_mib == one.memory_mib - 1
+
+
+async def test_a_new_state_takes_the_old_reason_away(inventory: Inventory):
+    one = await claimed(inventory)
+    await inventory.update(one, state=VmState.CRASHED, reason="it ended")
+    assert (await inventory.update(one, ready={"dhcp": 1.0})).reason == "it ended"
+    assert (await inventory.update(one, state=VmState.STARTING)).reason == ""
+
+
+async def test_a_vm_that_is_forgotten_is_known_by_nothing(inventory: Inventory, records: Records, told: Told):
+    one = await claimed(inventory)
+    await inventory.forget(one)
     assert inventory.list() == ()
     assert inventory.find_by_mark(one.mac) is inventory.find_by_ip(IP) is None
     assert inventory.held() == frozenset()
@@ -107,20 +158,23 @@ def test_a_vm_that_is_forgotten_is_known_by_nothing(inventory: Inventory, record
     assert told[-1] == (EventKind.DESTROYED, VmState.STARTING)
 
 
-def test_the_next_vm_of_an_address_is_not_taken_for_the_one_before(inventory: Inventory):
-    old = claimed(inventory)
-    inventory.forget(old)
-    new = claimed(inventory, vm("i-2", "db"))
+async def test_the_next_vm_of_an_address_is_not_taken_for_the_one_before(inventory: Inventory):
+    old = await claimed(inventory)
+    await inventory.forget(old)
+    new = await claimed(inventory, vm("i-2", "db"))
     assert inventory.holds(new)
     assert not inventory.holds(old)
-    for use in (inventory.current, inventory.record, inventory.forget, inventory.save, inventory.update):
+    for use in (inventory.current, inventory.record):
         with pytest.raises(NotFound):
             use(old)
+    for change in (inventory.forget, inventory.save, inventory.update):
+        with pytest.raises(NotFound):
+            await change(old)
     assert inventory.show(IP) is new
 
 
 async def test_one_who_waits_for_a_vm_that_goes_is_not_given_the_next_one(inventory: Inventory):
-    old = claimed(inventory)
+    old = await claimed(inventory)
 
     async def wait() -> VM:
         async with inventory.alone_with(old) as found:
@@ -129,28 +183,28 @@ async def test_one_who_waits_for_a_vm_that_goes_is_not_given_the_next_one(invent
     async with inventory.lock(old):
         waiting = asyncio.create_task(wait())
         await asyncio.sleep(0)
-        inventory.forget(old)
-        claimed(inventory, vm("i-2", "db"))
+        await inventory.forget(old)
+        await claimed(inventory, vm("i-2", "db"))
     with pytest.raises(NotFound, match="VM 'web'"):
         await waiting
 
 
 async def test_one_who_waits_gets_the_vm_as_it_is_then(inventory: Inventory):
-    one = claimed(inventory)
+    one = await claimed(inventory)
     async with inventory.lock(one):
         waiting = asyncio.create_task(inventory.alone_with(one).__aenter__())
         await asyncio.sleep(0)
-        inventory.update(one, state=VmState.RUNNING)
+        await inventory.update(one, state=VmState.RUNNING)
     assert (await waiting).state is VmState.RUNNING
 
 
-def test_addresses_whose_records_cannot_be_read_are_held(inventory: Inventory, records: Records):
+async def test_addresses_whose_records_cannot_be_read_are_held(inventory: Inventory, records: Records):
     directory = records.directory("10.1.0.9")
     directory.mkdir()
     for name in ("vm.json", "nic-10.2.0.9"):
         (directory / name).touch()
     records.load()
-    claimed(inventory)
+    await claimed(inventory)
     assert inventory.held() == {IP, "10.1.0.9", "10.2.0.9"}
 
 
@@ -164,30 +218,34 @@ def several(instance_id: str = "i-1", name: str = "web", ip: str = IP) -> VM:
     return structs.replace(vm(instance_id, name, ip), nics=(STORAGE,))
 
 
-def test_a_vm_is_found_by_all_that_its_interfaces_have(inventory: Inventory):
-    one = claimed(inventory, several())
+async def test_a_vm_is_found_by_all_that_its_interfaces_have(inventory: Inventory):
+    one = await claimed(inventory, several())
     link_local = "fe80::5054:aff:fe02:5"
     for mark in (IP, one.mac, STORAGE.ip, STORAGE.mac, STORAGE.ip6, link_local):
         assert inventory.find_by_mark(mark) is one
     # Its key is the first, and no other.
     assert inventory.find_by_ip(STORAGE.ip) is None
-    inventory.forget(one)
+    await inventory.forget(one)
     assert inventory.find_by_mark(STORAGE.ip) is inventory.find_by_mark(STORAGE.mac) is None
 
 
-def test_all_addresses_of_a_vm_are_held_and_freed_together(inventory: Inventory):
-    one = claimed(inventory, several())
+async def test_all_addresses_of_a_vm_are_held_and_freed_together(inventory: Inventory):
+    one = await claimed(inventory, several())
     assert inventory.held() == {IP, STORAGE.ip}
-    inventory.forget(one)
+    await inventory.forget(one)
     assert inventory.held() == frozenset()
     assert inventory.freed.keys() == {IP, STORAGE.ip}
 
 
-def test_a_vm_that_moves_keeps_its_other_interfaces(inventory: Inventory):
-    one = claimed(inventory, several())
+async def test_a_vm_that_moves_keeps_its_other_interfaces(inventory: Inventory):
+    one = await claimed(inventory, several())
     to = structs.replace(one, ip="10.3.0.5", mac=mac_for("10.3.0.5"), subnet="dmz")
     held: list[frozenset[str]] = []
-    new = inventory.move(one, to, lambda *_: held.append(inventory.held()))
+
+    async def carry(source: str, target: str) -> None:
+        held.append(inventory.held())
+
+    new = await inventory.move(one, to, carry)
     assert held == [{IP, "10.3.0.5", STORAGE.ip}]
     assert inventory.held() == {"10.3.0.5", STORAGE.ip}
     assert inventory.freed.keys() == {IP}

@@ -40,30 +40,32 @@ def records(tmp_path: Path) -> Records:
     return found
 
 
-def test_a_record_reads_back_as_it_was_written(records: Records, tmp_path: Path):
-    records.write(record())
+async def test_a_record_reads_back_as_it_was_written(records: Records, tmp_path: Path):
+    await records.write(record())
     again = Records(tmp_path)
     again.prepare()
     assert again.load() == {IP: record()}
 
 
-def test_the_addresses_of_a_node_read_back(records: Records):
+async def test_the_addresses_of_a_node_read_back(records: Records):
     assert records.given() == Given()
     given = Given().add_subnet(Subnet("lan", "10.1.0.0/24", "10.1.0.1"))
     given = given.add_addresses("lan", [Address(IP, mac_for(IP))])
-    records.write_given(given)
+    await records.write_given(given)
     assert records.given() == given
 
 
-def test_a_directory_without_a_record_is_removed(records: Records):
-    records.write_user_data(IP, b"x")
+async def test_a_directory_without_a_record_is_removed(records: Records):
+    await records.write_user_data(IP, b"x")
     assert records.load() == {}
     assert not records.directory(IP).exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"null", b"\xff", msgspec.json.encode(record("10.1.0.6"))])
-def test_a_record_that_cannot_be_read_is_left_and_its_address_stays_held(records: Records, content: bytes):
-    records.write(record())
+async def test_a_record_that_cannot_be_read_is_left_and_its_address_stays_held(
+    records: Records, content: bytes
+):
+    await records.write(record())
     (records.directory(IP) / "vm.json").write_bytes(content)
     (found,) = records.load().values()
     assert (found.vm.ip, found.vm.state) == (IP, VmState.DAMAGED)
@@ -80,19 +82,19 @@ def test_an_unreadable_list_of_addresses_is_not_taken_for_an_empty_one(records: 
 
 @pytest.mark.parametrize("harm", [lambda path: path.unlink(), lambda path: path.write_bytes(b"{")])
 @pytest.mark.parametrize("name", ["node.json", "node.json.copy"])
-def test_one_of_two_copies_of_the_addresses_is_enough(
+async def test_one_of_two_copies_of_the_addresses_is_enough(
     records: Records, tmp_path: Path, name: str, harm: Callable[[Path], object]
 ):
     given = Given().add_subnet(Subnet("lan", "10.1.0.0/24", "10.1.0.1"))
-    records.write_given(given)
+    await records.write_given(given)
     harm(tmp_path / name)
     assert records.given() == given
 
 
-def test_a_damaged_vm_keeps_the_place_of_its_address(records: Records):
+async def test_a_damaged_vm_keeps_the_place_of_its_address(records: Records):
     given = Given().add_subnet(Subnet("lan", "10.1.0.0/24", "10.1.0.1"))
-    records.write_given(given.add_addresses("lan", [Address(IP, "52:54:00:00:00:77")]))
-    records.write(record())
+    await records.write_given(given.add_addresses("lan", [Address(IP, "52:54:00:00:00:77")]))
+    await records.write(record())
     (records.directory(IP) / "vm.json").write_bytes(b"")
     vm = records.load()[IP].vm
     assert (vm.subnet, vm.mac, vm.owner_users) == ("lan", "52:54:00:00:00:77", ())
@@ -104,35 +106,35 @@ NICS = (
 )
 
 
-def test_a_damaged_vm_keeps_the_addresses_of_its_other_interfaces(records: Records):
+async def test_a_damaged_vm_keeps_the_addresses_of_its_other_interfaces(records: Records):
     storage = Subnet("storage", "10.2.0.0/24", "10.2.0.1", cidr6="fd00:2::/64", gateway6="fd00:2::1")
     given = Given().add_subnet(storage).add_addresses("storage", [Address(NICS[0].ip, NICS[0].mac)])
-    records.write_given(given)
+    await records.write_given(given)
     known = record()
-    records.write(structs.replace(known, vm=structs.replace(known.vm, nics=NICS)))
+    await records.write(structs.replace(known, vm=structs.replace(known.vm, nics=NICS)))
     assert records.load()[IP].vm.nics == NICS
     assert records.unreadable == frozenset()
     (records.directory(IP) / "vm.json").write_bytes(b"{")
     # That of a subnet which the node does not know any more is nobody else's either.
     assert records.load()[IP].vm.nics == NICS[:1]
     assert records.unreadable == {IP, "10.2.0.5", "10.3.0.5"}
-    records.discard(IP)
+    await records.discard(IP)
     assert records.unreadable == frozenset()
 
 
-def test_what_is_discarded_is_gone_and_can_be_discarded_again(records: Records, tmp_path: Path):
-    records.write(record())
-    records.write_user_data(IP, b"x")
-    records.discard(IP)
-    records.discard(IP)
+async def test_what_is_discarded_is_gone_and_can_be_discarded_again(records: Records, tmp_path: Path):
+    await records.write(record())
+    await records.write_user_data(IP, b"x")
+    await records.discard(IP)
+    await records.discard(IP)
     assert records.load() == {}
     assert list((tmp_path / "vms").iterdir()) == list((tmp_path / "trash").iterdir()) == []
 
 
-def test_what_a_killed_agent_left_half_written_or_half_removed_goes_at_start_up(
+async def test_what_a_killed_agent_left_half_written_or_half_removed_goes_at_start_up(
     records: Records, tmp_path: Path
 ):
-    records.write(record())
+    await records.write(record())
     (tmp_path / "trash" / "10.1.0.9.x").mkdir()
     (tmp_path / "trash" / "10.1.0.9.x" / "vm.json").write_bytes(b"{}")
     half = records.directory(IP) / ".vm.json.0123.tmp"
@@ -141,6 +143,7 @@ def test_what_a_killed_agent_left_half_written_or_half_removed_goes_at_start_up(
     again.prepare()
     assert again.load() == {IP: record()}
     assert not half.exists()
+    await again.empty_trash()
     assert list((tmp_path / "trash").iterdir()) == []
 
 
@@ -155,32 +158,32 @@ def kept(records: Records) -> set[bytes]:
     return {path.read_bytes() for path in records.directory(IP).glob("user-data-*")}
 
 
-def test_user_data_is_for_the_node_alone(records: Records):
+async def test_user_data_is_for_the_node_alone(records: Records):
     assert records.user_data(IP) == b""
-    records.write_user_data(IP, b"secret")
-    records.write(with_user_data(b"secret"))
+    await records.write_user_data(IP, b"secret")
+    await records.write(with_user_data(b"secret"))
     assert records.user_data(IP) == b"secret"
     (path,) = records.directory(IP).glob("user-data-*")
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_user_data_counts_once_its_record_says_so_and_the_one_before_it_is_kept(records: Records):
-    records.write_user_data(IP, b"one")
-    records.write(with_user_data(b"one"))
-    records.write_user_data(IP, b"two")
+async def test_user_data_counts_once_its_record_says_so_and_the_one_before_it_is_kept(records: Records):
+    await records.write_user_data(IP, b"one")
+    await records.write(with_user_data(b"one"))
+    await records.write_user_data(IP, b"two")
     assert records.user_data(IP) == b"one"
-    records.write(with_user_data(b"two", b"one"))
+    await records.write(with_user_data(b"two", b"one"))
     assert records.user_data(IP) == b"two"
     assert kept(records) == {b"one", b"two"}
-    records.write_user_data(IP, b"three")
-    records.write(with_user_data(b"three", b"two"))
+    await records.write_user_data(IP, b"three")
+    await records.write(with_user_data(b"three", b"two"))
     assert kept(records) == {b"three", b"two"}
 
 
-def test_user_data_that_a_killed_agent_did_not_get_to_use_goes(records: Records, tmp_path: Path):
-    records.write_user_data(IP, b"one")
-    records.write(with_user_data(b"one"))
-    records.write_user_data(IP, b"two")
+async def test_user_data_that_a_killed_agent_did_not_get_to_use_goes(records: Records, tmp_path: Path):
+    await records.write_user_data(IP, b"one")
+    await records.write(with_user_data(b"one"))
+    await records.write_user_data(IP, b"two")
     again = Records(tmp_path)
     again.load()
     assert again.user_data(IP) == b"one"
@@ -191,17 +194,17 @@ TO = structs.replace(record().vm, ip="10.2.0.9", mac=mac_for("10.2.0.9"), subnet
 MOVING = structs.replace(record(), moving=TO)
 
 
-def test_a_move_that_was_killed_before_the_directory_moved_never_was(records: Records, tmp_path: Path):
-    records.write(MOVING)
+async def test_a_move_that_was_killed_before_the_directory_moved_never_was(records: Records, tmp_path: Path):
+    await records.write(MOVING)
     again = Records(tmp_path)
     assert again.load() == {IP: record()}
     assert again.carried == {IP: TO.ip}
     assert Records(tmp_path).load() == {IP: record()}
 
 
-def test_a_move_that_was_killed_after_the_directory_moved_is_finished(records: Records, tmp_path: Path):
-    records.write(MOVING)
-    records.move(MOVING)
+async def test_a_move_that_was_killed_after_the_directory_moved_is_finished(records: Records, tmp_path: Path):
+    await records.write(MOVING)
+    await records.move(MOVING)
     again = Records(tmp_path)
     (found,) = again.load().values()
     assert (found.vm, found.moving) == (TO, None)

@@ -1,0 +1,27 @@
+"""What handlers of several nouns read of a call. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atoll.api import hypervisor as routes
+from atoll.api.route import Call
+from atoll.hypervisor.service import Hypervisor
+from atoll.model.checks import check_pattern
+from atoll.model.vm import VM
+from atoll.model.volume import VOLUME_PATTERN
+
+
+def reference(call: Call[Any, Any]) -> str:
+    """The VM that a call names, as it names it."""
+    return check_pattern("vm", call.params["vm"], routes.VM_REF_PATTERN, "the IP or the name of a VM")
+
+
+def volume(call: Call[Any, Any]) -> str:
+    """The volume that a call names."""
+    return check_pattern("volume", call.params["volume"], VOLUME_PATTERN, "the name of a volume")
+
+
+def owned(service: Hypervisor, method: str, call: Call[Any, Any]) -> VM:
+    """The VM that a call names, if its caller may do this to it."""
+    return service.owned(call.identity, method, reference(call))

@@ -1,0 +1,46 @@
+"""All routes of a Hypervisor, each bound to its handler; calls that change something are audited."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from atoll.api.route import Bound
+from atoll.hypervisor.consoles.bootlog import BootLogs
+from atoll.hypervisor.http.consoles import ConsoleHandlers
+from atoll.hypervisor.http.node import NodeHandlers
+from atoll.hypervisor.http.observing import ObservingHandlers
+from atoll.hypervisor.http.vms import VmHandlers
+from atoll.hypervisor.http.volumes import VolumeHandlers
+from atoll.hypervisor.service import Hypervisor
+from atoll.hypervisor.utilisation import Meter
+from atoll.hypervisor.vms.records import Records
+from atoll.images.store import ImageStore
+from atoll.serving.audit import AuditLog, Auditor
+
+# As much as the largest of our requests: the 65,536 addresses of a /16.
+MAX_BODY = 4 << 20
+
+
+class Backstage(Struct, frozen=True):
+    """What handlers read beside the service."""
+
+    records: Records
+    images: ImageStore
+    logs: BootLogs
+    meter: Meter
+    audit: AuditLog
+
+
+class Handlers:
+    def __init__(self, service: Hypervisor, backstage: Backstage) -> None:
+        self.auditor = Auditor(backstage.audit, service.vms.find)
+        self._nouns = (
+            NodeHandlers(service, backstage.images),
+            VmHandlers(service, backstage.records),
+            VolumeHandlers(service),
+            ConsoleHandlers(service, backstage.logs),
+            ObservingHandlers(service, backstage.meter, backstage.audit),
+        )
+
+    def bound(self) -> tuple[Bound, ...]:
+        return self.auditor.watch(bound for noun in self._nouns for bound in noun.bound())

@@ -1,0 +1,51 @@
+"""Handlers of what is going on: events, what is used, and who did what."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from atoll.api import hypervisor as routes
+from atoll.api import observing
+from atoll.api.hypervisor import Since
+from atoll.api.observing import AuditQuery
+from atoll.api.route import Bound, Call, Done, bind, bind_download, bind_stream
+from atoll.hypervisor.service import Hypervisor
+from atoll.hypervisor.utilisation import Meter, metrics
+from atoll.model.audit import AuditEntry
+from atoll.model.event import Event
+from atoll.model.utilisation import Utilisation
+from atoll.serving.audit import AuditLog
+
+
+class ObservingHandlers:
+    def __init__(self, service: Hypervisor, meter: Meter, audit: AuditLog) -> None:
+        self._service = service
+        self._meter = meter
+        self._audit = audit
+
+    def bound(self) -> tuple[Bound, ...]:
+        return (
+            bind_stream(routes.EVENTS, self.events),
+            bind(observing.UTILISATION, self.utilisation),
+            bind_download(observing.METRICS, self.metrics),
+            bind_stream(observing.AUDIT, self.audit),
+        )
+
+    async def events(self, call: Call[None, Since]) -> AsyncIterator[Event | Done[None]]:
+        since = call.query
+        async with aclosing(self._service.events.read(since.epoch, since.sequence, since.follow)) as events:
+            async for event in events:
+                yield event
+        yield Done(None)
+
+    async def utilisation(self, call: Call[None, None]) -> Utilisation:
+        return self._meter.read()
+
+    async def metrics(self, call: Call[None, None]) -> AsyncIterator[bytes]:
+        yield metrics(self._service.node(), self._meter.read())
+
+    async def audit(self, call: Call[None, AuditQuery]) -> AsyncIterator[AuditEntry | Done[None]]:
+        for entry in self._audit.read(call.query):
+            yield entry
+        yield Done(None)

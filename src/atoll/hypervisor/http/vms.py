@@ -1,0 +1,77 @@
+"""Handlers of VMs: their life, and changes of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from atoll.api import changes
+from atoll.api import hypervisor as routes
+from atoll.api.changes import ChangeVm
+from atoll.api.hypervisor import CreateVm, Progress, StopVm, Wait
+from atoll.api.route import Bound, Call, Done, bind, bind_download, bind_stream
+from atoll.errors import NotFound
+from atoll.hypervisor.http.calls import owned, reference
+from atoll.hypervisor.service import Hypervisor
+from atoll.hypervisor.vms.records import Records
+from atoll.model.vm import VM
+
+
+class VmHandlers:
+    def __init__(self, service: Hypervisor, records: Records) -> None:
+        self._service = service
+        self._life = service.life
+        self._records = records
+
+    def bound(self) -> tuple[Bound, ...]:
+        return (
+            bind(routes.VM_LIST, self.list),
+            bind_stream(routes.VM_CREATE, self.create),
+            bind(routes.VM_SHOW, self.show),
+            bind_stream(routes.VM_START, self.start),
+            bind(routes.VM_STOP, self.stop),
+            bind_stream(routes.VM_REBOOT, self.reboot),
+            bind(routes.VM_DESTROY, self.destroy),
+            bind_download(routes.VM_USER_DATA, self.user_data),
+            bind(changes.VM_CHANGE, self.change),
+            bind(changes.VM_BECOME_PRIMARY_OWNER, self.become_primary_owner),
+            bind(changes.VM_ACKNOWLEDGE, self.acknowledge),
+        )
+
+    async def list(self, call: Call[None, None]) -> tuple[VM, ...]:
+        return self._service.vms.list()
+
+    def create(self, call: Call[CreateVm, None]) -> AsyncIterator[Progress | Done[VM]]:
+        return self._service.creator.create(call.body, call.identity)
+
+    async def show(self, call: Call[None, None]) -> VM:
+        return self._service.vms.show(reference(call))
+
+    def start(self, call: Call[Wait, None]) -> AsyncIterator[Progress | Done[VM]]:
+        return self._life.start(owned(self._service, "vm.start", call).ip, call.body)
+
+    async def stop(self, call: Call[StopVm, None]) -> VM:
+        return await self._life.stop(owned(self._service, "vm.stop", call).ip, call.body.grace_s)
+
+    def reboot(self, call: Call[Wait, None]) -> AsyncIterator[Progress | Done[VM]]:
+        return self._life.reboot(owned(self._service, "vm.reboot", call).ip, call.body)
+
+    async def destroy(self, call: Call[None, None]) -> None:
+        try:
+            vm = owned(self._service, "vm.destroy", call)
+        except NotFound:
+            return
+        await self._life.destroy(vm.ip)
+
+    async def user_data(self, call: Call[None, None]) -> AsyncIterator[bytes]:
+        yield self._records.user_data(owned(self._service, "vm.user-data", call).ip)
+
+    async def change(self, call: Call[ChangeVm, None]) -> VM:
+        vm = owned(self._service, "vm.change", call)
+        return await self._service.changes.change(vm.ip, call.body, call.identity)
+
+    async def become_primary_owner(self, call: Call[None, None]) -> VM:
+        vm = owned(self._service, "vm.become-primary-owner", call)
+        return await self._service.changes.become_primary_owner(vm.ip, call.identity)
+
+    async def acknowledge(self, call: Call[None, None]) -> VM:
+        return await self._service.acknowledgements.take(owned(self._service, "vm.acknowledge", call).ip)

@@ -1,0 +1,19 @@
+"""What is told to a node from outside its own parts: by drivers, by the servers of guests, by the kernel.
+
+Made first, so that whoever tells can be made before whoever listens. No effects.
+"""
+
+from __future__ import annotations
+
+from atoll.drivers.machine.base import Exit
+from atoll.serving.signals import Signal
+
+
+class Signals:
+    def __init__(self) -> None:
+        self.exit: Signal[[str, Exit]] = Signal()
+        """A machine ended: the VM's IP, and how."""
+        self.reached: Signal[[str, str]] = Signal()
+        """A guest reached a stage: the VM's IP, and the stage: dhcp or metadata."""
+        self.link: Signal[[str | None, bool]] = Signal()
+        """A link came or went: its name, None for any; and whether it is there."""

@@ -1,0 +1,155 @@
+"""Creating a VM: claim an address, write it down, make what it needs, launch it; or leave nothing of it.
+
+Effects: through records, stores, machines and the hot pool. The checks are in creation.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+
+from msgspec import Struct, structs
+
+from atoll.api.hypervisor import CreateVm, Progress
+from atoll.api.route import Done
+from atoll.errors import AtollError
+from atoll.hypervisor.launch.hotpool import HotPool, Member
+from atoll.hypervisor.vms.acknowledgements import Acknowledgements
+from atoll.hypervisor.vms.creation import new_instance_id, plan_vm
+from atoll.hypervisor.vms.records import Record
+from atoll.hypervisor.vms.stages import Stages
+from atoll.hypervisor.vms.workbench import Workbench
+from atoll.identity.access import check_owner
+from atoll.model.identity import Identity
+from atoll.model.image import Image
+from atoll.model.vm import VM, VmState
+from atoll.plan.recovery import Want
+from atoll.system import clock, steps
+from atoll.system.undo import Undo
+
+
+class Claim(Struct, frozen=True):
+    """A VM that has its address, and what has to be done about the hot pool for it."""
+
+    vm: VM
+    pooled: bool
+    """It runs already, at that address."""
+    giving_way: tuple[Member, ...]
+
+
+class Creator:
+    def __init__(
+        self, bench: Workbench, stages: Stages, pool: HotPool, acknowledgements: Acknowledgements
+    ) -> None:
+        self._bench = bench
+        self._vms = bench.vms
+        self._stages = stages
+        self._pool = pool
+        self._acknowledgements = acknowledgements
+
+    async def create(self, request: CreateVm, identity: Identity) -> AsyncIterator[Progress | Done[VM]]:
+        """Make and start a VM; undone as a whole unless it got as far as running."""
+        began = clock.monotonic()
+        found = await self._made_or_image(request)
+        if isinstance(found, VM):
+            check_owner(identity, "vm.create", found, self._bench.facts.operators)
+            await self._acknowledgements.expect(found)
+            yield Done(found)
+            return
+        claim = self._claim(request, identity, found)
+        vm = claim.vm
+        self._stages.begin(vm, began)
+        async with self._vms.lock(vm), Undo() as undo:
+            undo.add(self.undo, vm)
+            steps.step("create.claimed")
+            await self._pool.end(*claim.giving_way)
+            await self._vms.save(vm)
+            steps.step("create.saved")
+            yield self._stages.progress(vm, "address")
+            if request.user_data:
+                await self._bench.records.write_user_data(vm.ip, request.user_data)
+            steps.step("create.user-data")
+            for volume in vm.volumes:
+                if volume.store:
+                    await self._bench.stores.make(vm.ip, volume, self._bench.machines.uid(vm))
+            steps.step("create.volumes")
+            yield self._stages.progress(vm, "volume")
+            started_by = await self._bench.machines.launch(vm, pooled=claim.pooled)
+            steps.step("create.launched")
+            self._stages.started(vm)
+            by = self._acknowledgements.due(request.wait.timeout_s) if request.acknowledge else None
+            running = {"state": VmState.RUNNING, "committed": True, "started_by": started_by}
+            vm = await self._vms.update(vm, **running, acknowledge_by=by)
+            steps.step("create.committed")
+            undo.commit()
+        try:
+            async with contextlib.aclosing(
+                self._stages.follow(vm, request.wait, ("address", "volume"))
+            ) as lines:
+                async for line in lines:
+                    if isinstance(line, Done):
+                        await self._acknowledgements.expect(vm)
+                    yield line
+        except BaseException:
+            with contextlib.suppress(AtollError):  # it has a deadline already, only a later one
+                await self._acknowledgements.expect(vm)
+            raise
+
+    async def undo(self, vm: VM) -> None:
+        """Nobody was told of it: it goes. What cannot be ended keeps its address, and is destroyed later."""
+        try:
+            await self._bench.machines.halt(vm)
+        except AtollError as error:
+            await self._vms.update(vm, state=VmState.DESTROYING, want=Want.GONE, reason=error.brief)
+            raise
+        await asyncio.to_thread(self._bench.stores.discard, vm.ip)
+        await self._vms.forget(vm)
+
+    async def _made_or_image(self, request: CreateVm) -> VM | Image:
+        """The VM that an earlier call made; else what to make one of, which is there until the next pause."""
+        spec, supplies = request.spec, self._bench.machines.supplies
+        while (known := await self._made_by(request.request_id)) is None:
+            self._bench.holdings.check_not_drained("creating a VM")
+            if (image := supplies.ready(spec.image, spec.driver)) is not None:
+                return image
+            await supplies.prepare(spec.image, spec.driver)
+        return known
+
+    async def _made_by(self, request_id: str | None) -> VM | None:
+        """The VM that an earlier call with this id made. One that is under way is waited for."""
+        if request_id is None or (record := self._vms.find_by_request(request_id)) is None:
+            return None
+        if not record.committed:
+            async with self._vms.lock(record.vm):
+                record = self._vms.find_by_request(request_id)
+        return record.vm if record is not None and record.committed else None
+
+    def _claim(self, request: CreateVm, identity: Identity, image: Image) -> Claim:
+        """All checks, then the address. No await is between them: nobody else gets it."""
+        pooled = self._pool.yielding()
+        self._bench.machines.driver(request.spec.driver)
+        room = structs.replace(
+            self._bench.room(),
+            held=self._vms.held() - pooled,
+            # The pool gives way, but only when no other address is left.
+            freed=self._vms.freed | dict.fromkeys(pooled, sys.maxsize),
+        )
+        now, instance_id = clock.now(), new_instance_id(request.spec)
+        vm = plan_vm(request, identity, image, room, now=now, instance_id=instance_id)
+        member = self._pool.choose(vm)
+        if member is not None:
+            # Again, with that address before all others: more of a VM may follow from its address.
+            room = structs.replace(room, freed=room.freed | {member.vm.ip: -1})
+            vm = plan_vm(request, identity, image, room, now=now, instance_id=member.vm.instance_id)
+        fits = member is not None and member.vm.ip == vm.ip
+        if not fits:  # its address was taken from the node meanwhile
+            vm = structs.replace(vm, instance_id=instance_id)
+        boot_id, ids = self._bench.facts.boot_id, self._bench.machines.take_ids(vm)
+        self._vms.claim(Record(vm, Want.RUNNING, committed=False, boot_id=boot_id, ids=ids))
+        if member is not None and fits:
+            self._pool.hand_over(member)
+            member = None
+        short_mib = self._pool.demand().memory_mib - self._bench.unused().memory_mib
+        return Claim(vm, fits, self._pool.make_way(vm, short_mib, unfit=member))

@@ -1,0 +1,66 @@
+"""What a node is and what it has to offer, as far as VMs are concerned. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from msgspec import Struct
+
+from atoll.identity.access import Operators
+from atoll.model.node import Capacity, DriverInfo, Overcommit
+from atoll.model.vm import VM
+from atoll.model.volume import Volume
+from atoll.plan.addresses import Given
+from atoll.plan.policies import Backoff
+from atoll.plan.volumes import Space
+
+
+class NodeFacts(Struct, frozen=True):
+    """What does not change while the agent runs."""
+
+    name: str
+    ip: str
+    boot_id: str
+    total: Capacity
+    operators: Operators
+    drivers: tuple[DriverInfo, ...]
+    has_roles: bool = False
+    """Whether VMs can be given roles: somebody issues their credentials."""
+    cores: int = 0
+    overcommit: Overcommit = Overcommit()
+    backoff: Backoff = Backoff()
+    acknowledge_within_s: float = 15.0
+    """How long a creator that said it would has to acknowledge the VM that it was given."""
+
+
+class Room(Struct, frozen=True):
+    """What a node has at this moment."""
+
+    node: str
+    operators: Operators
+    total: Capacity
+    vms: tuple[VM, ...]
+    given: Given
+    held: Collection[str]
+    """Addresses that are in use."""
+    freed: dict[str, int]
+    """When addresses were given back, as a count: the later the larger."""
+    has_roles: bool = False
+    """Somebody issues credentials for the roles of VMs here."""
+    cores: int = 0
+    """Those of the host; none given: as many as there are CPUs to promise."""
+    spaces: tuple[Space, ...] = ()
+    """Stores for volumes."""
+    disk_kinds: frozenset[str] = frozenset()
+    """Kinds of machine that take disks."""
+    screen_kinds: frozenset[str] = frozenset()
+    """Kinds of machine that can have a screen."""
+
+    @property
+    def vcpus(self) -> int:
+        """The most virtual CPUs that a VM can have."""
+        return self.cores or self.total.milli_cpus // 1000
+
+    @property
+    def volumes(self) -> tuple[Volume, ...]:
+        return tuple(volume for vm in self.vms for volume in vm.volumes)

@@ -1,0 +1,74 @@
+"""What everything that happens to VMs works with, in one object: made once, in service.py. No effects of its own."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from atoll.hypervisor.launch.machines import Machines
+from atoll.hypervisor.network.base import Network
+from atoll.hypervisor.network.holdings import Holdings
+from atoll.hypervisor.vms.inventory import Inventory
+from atoll.hypervisor.vms.records import Records
+from atoll.hypervisor.vms.room import NodeFacts, Room
+from atoll.images.store import ImageStore
+from atoll.model.node import Capacity
+from atoll.model.volume import Volume
+from atoll.plan import capacity
+from atoll.plan.volumes import Space
+from atoll.serving.supervisor import Supervisor
+
+
+class VolumeStores(Protocol):
+    """Where the volumes of VMs are kept, as far as their VMs are concerned. Everything may be repeated."""
+
+    @property
+    def spaces(self) -> tuple[Space, ...]:
+        """What there is room for."""
+        ...
+
+    async def make(self, ip: str, volume: Volume, uid: int) -> None: ...
+
+    def carry(self, source: str, target: str) -> None:
+        """All volumes of the VM at one address become those of the VM at another."""
+        ...
+
+    def discard(self, ip: str) -> None:
+        """Remove all volumes of a VM."""
+        ...
+
+
+class Workbench(Struct, frozen=True):
+    """The parts of one node."""
+
+    facts: NodeFacts
+    records: Records
+    vms: Inventory
+    holdings: Holdings
+    machines: Machines
+    network: Network
+    images: ImageStore
+    stores: VolumeStores
+    background: Supervisor
+
+    def room(self) -> Room:
+        """What the node has at this moment."""
+        return Room(
+            node=self.facts.name,
+            operators=self.facts.operators,
+            total=self.facts.total,
+            vms=self.vms.accounted(),
+            given=self.holdings.given,
+            held=self.vms.held(),
+            freed=self.vms.freed,
+            has_roles=self.facts.has_roles,
+            cores=self.facts.cores,
+            spaces=self.stores.spaces,
+            disk_kinds=self.machines.disk_kinds(),
+            screen_kinds=self.machines.screen_kinds(),
+        )
+
+    def unused(self) -> Capacity:
+        """Capacity that no VM uses; the hot pool draws on it."""
+        return capacity.free(self.facts.total, self.vms.accounted())
