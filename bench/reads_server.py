@@ -21,7 +21,11 @@ from atoll.api.server import application
 from atoll.drivers.machine.sim import SimDriver
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.http.handlers import MAX_BODY, Backstage, Handlers
-from atoll.hypervisor.launch.machines import Machines
+from atoll.hypervisor.launch.holds import ImageHolds
+from atoll.hypervisor.launch.ids import NodeIds
+from atoll.hypervisor.launch.kinds import Kinds
+from atoll.hypervisor.launch.machines import MachinePlace, Machines
+from atoll.hypervisor.launch.supplies import Supplies
 from atoll.hypervisor.network.holdings import Holdings
 from atoll.hypervisor.network.sim import SimNetwork
 from atoll.hypervisor.service import Hypervisor, Options
@@ -45,6 +49,8 @@ from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
 from atoll.serving.health import Health
 from atoll.serving.supervisor import Supervisor
+from atoll.system.ids import Register
+from atoll.system.owners import owner_of
 
 USER = "bench"
 IMAGE = "nothing"
@@ -59,11 +65,12 @@ async def ours(directory: Path) -> web.Application:
     driver, network = SimDriver(signals.exit), SimNetwork(signals.reached)
     vms = Inventory("bench", records, {})
     holdings = Holdings("bench", records, network, vms)
-    machines = Machines(
-        {"sim": driver}, {"sim": None}, network, images, "none", records.directory, holdings.subnet_of
-    )
-    info = await driver.describe()
-    facts = NodeFacts("bench", "127.0.0.1", "", Capacity(1 << 20, 1 << 20, 1 << 20), operators, (info,))
+    owner, kinds = owner_of(directory / "state"), await Kinds.of({"sim": driver})
+    ids = NodeIds(Register(directory / "ids", owner), kinds.id_spaces())
+    supplies = Supplies(kinds, images, ImageHolds(images, owner), ids)
+    machines = Machines(supplies, network, MachinePlace("none", records.directory, holdings.subnet_of))
+    drivers = tuple(kinds.described.values())
+    facts = NodeFacts("bench", "127.0.0.1", "", Capacity(1 << 20, 1 << 20, 1 << 20), operators, drivers)
     stores = Stores({})
     bench = Workbench(facts, records, vms, holdings, machines, network, images, stores, background)
     service = Hypervisor(bench, signals, Options(stores))

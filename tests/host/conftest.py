@@ -66,11 +66,17 @@ class Cli:
     prefix: tuple[str, ...] = ()
     program: Path = ATOLL
 
+    @property
+    def ids(self) -> Path:
+        """The register of user ids, for clouds beside each other."""
+        return self.directory.parent / "ids"
+
     # --- the command
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
         """A command that runs beside the test."""
         settings = {"ATOLL_DIR": str(self.directory), "ATOLL_CACHE": CACHE, **self.environment}
+        settings.setdefault("ATOLL_IDS", str(self.ids))
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ATOLL_")}
         options = {"stdin": subprocess.DEVNULL, **options}
         return subprocess.Popen(

@@ -15,7 +15,7 @@ from atoll.drivers.machine.base import Machine, MachineDriver
 from atoll.drivers.machine.docker.config import container_name
 from atoll.drivers.machine.docker.driver import DockerDriver
 from atoll.drivers.machine.lxc import record
-from atoll.drivers.machine.lxc.config import container_group
+from atoll.drivers.machine.lxc.config import IDS, container_group
 from atoll.drivers.machine.lxc.driver import LxcDriver
 from atoll.images import cpio, tar
 from atoll.system import cgroups, namespaces, processes
@@ -33,6 +33,7 @@ from machine_labs import (
     until,
 )
 
+RANGES = 0x6100_0000
 Ask = Callable[[Path, str], bytes]
 
 _INIT = """#!/bin/busybox sh
@@ -81,6 +82,7 @@ class ContainerLab(Lab):
         self.image = image
         self.namespace = f"xkind-{secrets.token_hex(3)}"
         self.group = self.namespace
+        self.number = secrets.randbelow(31)
         namespaces.ensure(self.namespace)
         with Links(self.namespace) as links:
             links.ensure_bridge(BRIDGE, "02:00:00:00:00:01", 1500, ["10.9.0.1/24"])
@@ -102,7 +104,10 @@ class ContainerLab(Lab):
             ip, directory, BootFiles(Path("/none"), Path("/none")), group, f"xd{ip.rpartition('.')[2]}"
         )
         nic = replace(machine.nic, address=f"{ip}/24", gateway="10.9.0.1")
-        return replace(machine, nic=nic, rootfs=self.image.archive, image_digest=self.image.digest)
+        # A range as a node would give it; labs of other tests use others.
+        uid = RANGES + (self.number * 256 + int(ip.rpartition(".")[2])) % 7_936 * IDS
+        image = {"rootfs": self.image.archive, "image_digest": self.image.digest}
+        return replace(machine, nic=nic, uid=uid, ids=IDS, **image)
 
     def traces(self, machine: Machine) -> set[str]:
         ports = {f"link {name}" for name in self.bridges(machine)}

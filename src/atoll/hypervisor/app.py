@@ -19,9 +19,13 @@ from atoll.hypervisor.config import Config, Roles
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.credentials import Credentials
 from atoll.hypervisor.http.handlers import MAX_BODY, Backstage, Handlers
+from atoll.hypervisor.launch.holds import ImageHolds, images_of
 from atoll.hypervisor.launch.hotpool import Pooling
-from atoll.hypervisor.launch.machines import Machines
-from atoll.hypervisor.launch.templates import Limits, Templates
+from atoll.hypervisor.launch.ids import NodeIds, settle
+from atoll.hypervisor.launch.kinds import Kinds
+from atoll.hypervisor.launch.machines import MachinePlace, Machines
+from atoll.hypervisor.launch.supplies import Supplies
+from atoll.hypervisor.launch.templates import TemplateLimits, Templates
 from atoll.hypervisor.network.bridges import Bridges
 from atoll.hypervisor.network.control import ControlPort
 from atoll.hypervisor.network.guests import Guests
@@ -50,6 +54,8 @@ from atoll.serving.health import Health
 from atoll.serving.supervisor import Supervisor
 from atoll.serving.tls import Tls
 from atoll.system import host, link_events
+from atoll.system.ids import Register
+from atoll.system.owners import owner_of
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +78,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     signals = Signals()
     records, images = Records(config.state), ImageStore(config.images)
     records.prepare()
-    loaded = records.load()
-    stores = Stores(config.stores or {"default": config.state / "volumes"}, config.disk_reserve_mib)
-    stores.prepare({ip: record.vm for ip, record in loaded.items()}, records.unreadable, records.carried)
-    vms = Inventory(config.name, records, loaded)
+    owner = owner_of(config.state)
     service: Hypervisor
 
     probe = images.get(config.probe_image)
@@ -84,7 +87,14 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     drivers = {name: await registry.load(name, setting) for name in config.drivers}
     for driver in drivers.values():
         stack.push_async_callback(driver.close)
-    described = {name: await driver.describe() for name, driver in drivers.items()}
+    kinds = await Kinds.of(drivers)
+    ids, holds = NodeIds(Register(config.ids, owner), kinds.id_spaces()), ImageHolds(images, owner)
+    supplies = Supplies(kinds, images, holds, ids)
+    loaded = await settle(ids, kinds, records, records.load())
+    await asyncio.to_thread(holds.prepare, images_of(loaded.values()), complete=not records.unreadable)
+    stores = Stores(config.stores or {"default": config.state / "volumes"}, config.disk_reserve_mib)
+    stores.prepare(loaded, records.unreadable, records.carried)
+    vms = Inventory(config.name, records, loaded)
     control = ControlPort(config.port)
     credentials = _credentials(config.roles, config.role_callers, vms.list)
     if credentials is not None:
@@ -107,28 +117,15 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     )
     stack.push_async_callback(network.close)
     holdings = Holdings(config.name, records, network, vms)
-    overheads_mib = {name: info.overhead_mib for name, info in described.items()}
     templates = Templates(
         config.state / "templates",
-        Limits(config.templates, config.memory_reserve_mib, config.disk_reserve_mib),
-        drivers,
-        overheads_mib,
-        images,
+        TemplateLimits(config.templates, config.memory_reserve_mib, config.disk_reserve_mib),
+        supplies,
         config.cgroup,
         lambda: service.pool.wake(),
     )
-    machines = Machines(
-        drivers,
-        overheads_mib,
-        network,
-        images,
-        config.cgroup,
-        records.directory,
-        holdings.subnet_of,
-        templates,
-        max_processes={name: info.max_processes for name, info in described.items()},
-        volume_path=stores.path,
-    )
+    place = MachinePlace(config.cgroup, records.directory, holdings.subnet_of, stores.path)
+    machines = Machines(supplies, network, place, templates)
     facts = NodeFacts(
         name=config.name,
         ip=config.ip,
@@ -137,7 +134,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         cores=host.cores(),
         overcommit=config.overcommit,
         operators=Operators(users=config.operator_users, groups=config.operator_groups),
-        drivers=tuple(described.values()),
+        drivers=tuple(kinds.described.values()),
         has_roles=credentials is not None,
         role_callers=config.role_callers,
     )
@@ -162,6 +159,8 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     background.begin("starting VMs after a reboot of the host", relaunch_all(service.life, bench))
     background.keep("keeping boot logs small", lambda: logs.keep_small(lambda: [vm.ip for vm in vms.list()]))
     templates.prepare()
+    background.keep("claiming user ids", ids.tend)
+    background.keep("letting go of images", lambda: holds.tend(service.images_in_use))
     background.keep("making templates", templates.tend)
     if config.hot_pool:
         background.keep("filling the hot pool", service.pool.tend)

@@ -13,6 +13,7 @@ from atoll.identity.roles import LIFETIME, MAX_LIFETIME, RoleCallers
 from atoll.model.checks import check_ip, check_name, check_range
 from atoll.model.node import Overcommit
 from atoll.serving.tls import Pki
+from atoll.system import ids
 
 
 class Roles(Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,6 +57,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     operator_groups: tuple[str, ...] = ()
     memory_reserve_mib: int = 512
     disk_reserve_mib: int = 512
+    ids: Path = ids.DEFAULT
+    """The register of user ids that all agents of this host share."""
     stores: dict[str, Path] = {}
     """Directories for volumes, by name; none: one of its own, called default."""
     overcommit: Overcommit = Overcommit()

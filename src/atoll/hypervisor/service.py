@@ -12,6 +12,7 @@ from atoll.guestnet.dhcp.answer import Lease
 from atoll.guestnet.netboot.library import Client
 from atoll.hypervisor.consoles.screens import Screens
 from atoll.hypervisor.launch.answering import Answers, answers
+from atoll.hypervisor.launch.holds import Used, images_of
 from atoll.hypervisor.launch.hotpool import HotPool, Pooling, PoolPlace
 from atoll.hypervisor.overview import Overview
 from atoll.hypervisor.signals import Signals
@@ -99,6 +100,11 @@ class Hypervisor:
         check_owner(identity, method, vm, self._bench.facts.operators)
         return vm
 
+    def images_in_use(self) -> Used | None:
+        """What the machines of this node are made of; None while there is a VM of which nobody knows that."""
+        unknown = self._bench.records.unreadable
+        return None if unknown else self.pool.images() | images_of(self.vms.records())
+
     # --- whom the servers of guests are asked by
 
     def lease_of(self, mac: str) -> Lease | None:
@@ -152,6 +158,9 @@ class Hypervisor:
         if kind is EventKind.DESTROYED:
             for nic in vm.all_nics:
                 self.holdings.leases.forget(nic.ip)
+            # One that has moved is still there, at its new address, with what it runs as.
+            if all(other.instance_id != vm.instance_id for other in self.vms.list()):
+                self._bench.machines.release_ids(vm)
         else:
             self.holdings.leases.wake()
 
@@ -168,5 +177,7 @@ def _pool_place(bench: Workbench) -> PoolPlace:
         directory=bench.records.directory,
         discard=bench.records.discard,
         is_open=lambda: not bench.holdings.drained,
-        ready=lambda vm: bench.images.get(vm.image).ready,
+        is_recorded=bench.records.is_recorded,
+        ready=lambda vm: bench.machines.image(vm).ready,
+        is_current=bench.machines.supplies.is_current,
     )

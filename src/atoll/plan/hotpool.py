@@ -18,7 +18,7 @@ SPARE_ADDRESSES = 4
 """Free addresses of a subnet that the pool leaves alone."""
 
 
-class Line(Struct, frozen=True):
+class PoolLine(Struct, frozen=True):
     """Members of one kind: copies of one template in one subnet."""
 
     key: str
@@ -39,7 +39,7 @@ class Left(Struct, frozen=True):
     """Free ones by subnet."""
 
 
-class Step(Struct, frozen=True):
+class PoolStep(Struct, frozen=True):
     """One change of the pool."""
 
     key: str
@@ -55,19 +55,19 @@ def target(created: Sequence[float], now: float, most: int) -> int:
     return min(most, max(1, burst))
 
 
-def next_step(lines: Sequence[Line], left: Left) -> Step | None:
+def next_step(lines: Sequence[PoolLine], left: Left) -> PoolStep | None:
     """What to do next; None when the pool is as it should be."""
     tight = left.available_mib < left.reserve_mib or left.capacity.memory_mib < 0
     for line in sorted(lines, key=lambda line: line.want - line.have):
         if line.have > line.want or (tight and line.have):
-            return Step(line.key, line.subnet, add=False)
+            return PoolStep(line.key, line.subnet, add=False)
     for line in sorted(lines, key=lambda line: line.have):
         if line.have < line.want and _fits(line, left):
-            return Step(line.key, line.subnet, add=True)
+            return PoolStep(line.key, line.subnet, add=True)
     return None
 
 
-def _fits(line: Line, left: Left) -> bool:
+def _fits(line: PoolLine, left: Left) -> bool:
     return (
         left.capacity.memory_mib >= line.memory_mib
         and left.available_mib - line.memory_mib >= 2 * left.reserve_mib

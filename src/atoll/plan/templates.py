@@ -47,6 +47,29 @@ class Kept(Struct, frozen=True):
     ready: bool
 
 
+class Patience(Struct, frozen=True):
+    """How long a node leaves alone what did not work: twice as long each time, up to a limit."""
+
+    first_s: float = 30.0
+    longest_s: float = 3600.0
+
+    def pause_s(self, failures: int) -> float:
+        return min(self.first_s * 2.0 ** min(failures - 1, 64), self.longest_s)
+
+
+class Doubt(Struct, frozen=True):
+    """What did not work, how often in a row, and when it is tried again."""
+
+    failures: int
+    until: float
+
+
+def doubted(last: Doubt | None, now: float, patience: Patience) -> Doubt:
+    """One more failure."""
+    failures = 1 if last is None else last.failures + 1
+    return Doubt(failures, now + patience.pause_s(failures))
+
+
 def can_fork(image: Image, vm: VM) -> bool:
     """Whether a VM may begin as a copy of memory: its image says so, and it has no disk, screen or second NIC."""
     no_disk = all(volume.format is VolumeFormat.MEMORY for volume in vm.volumes)

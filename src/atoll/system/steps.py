@@ -44,6 +44,9 @@ STEPS = frozenset(
         *("fork.forked", "fork.identified"),
         *("handover.limited", "handover.plugged", "handover.identified"),
         *("pool.begun", "pool.forked", "pool.rehearsed", "pool.parked", "pool.halted", "pool.discarded"),
+        # what agents of one host share: ids of users, images
+        *("ids.begun", "ids.claimed", "ids.given-back"),
+        *("image.held", "image.let-go", "image.removed"),
         # what the next agent does about it all
         *("recovery.seen", "recovery.one", "recovery.undone", "recovery.begun", "recovery.done"),
     }

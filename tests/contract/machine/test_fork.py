@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from atoll.drivers.machine.base import CanFork, CanRehearse, Exit, Machine
+from atoll.drivers.machine.base import BadTemplate, CanFork, CanRehearse, Exit, Machine
 from atoll.errors import AtollError, Conflict, HostFailure
 from atoll.system import files
 
@@ -176,16 +176,31 @@ async def test_a_template_that_cannot_be_made_leaves_nothing(lab: Any, exits: An
     assert exits.all == []
 
 
-async def test_a_fork_that_fails_says_why_and_leaves_nothing(
+async def test_a_fork_of_a_bad_template_says_so_and_leaves_nothing(
     lab: Any, forking: tuple[Any, Path], exits: Any
 ) -> None:
     driver, directory = forking
     lab.break_template(driver, directory)
     machine = lab.machine()
 
-    with pytest.raises(AtollError) as failure:
+    with pytest.raises(BadTemplate) as failure:
         await driver.fork(machine, directory)
 
     assert len(failure.value.brief) > 20
     assert lab.traces(machine) == set()
+    assert exits.all == []
+
+
+async def test_a_fork_that_lacks_its_place_is_not_the_templates_fault(
+    lab: Any, forking: tuple[Any, Path], exits: Any
+) -> None:
+    driver, directory = forking
+    if driver.name == "sim":
+        driver.faults.fail = {"fork"}
+    machine = lab.machine()
+
+    with pytest.raises(AtollError) as failure:
+        await driver.fork(replace(machine, nic=replace(machine.nic, bridge="xdrvnone")), directory)
+
+    assert not isinstance(failure.value, BadTemplate)
     assert exits.all == []

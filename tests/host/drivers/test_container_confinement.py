@@ -74,7 +74,7 @@ def assert_has_nothing_open_but_its_terminal(process: Path) -> None:
 
 def test_root_of_an_lxc_container_is_nobody_on_the_host(lxc: tuple[Machine, Path]) -> None:
     machine, process = lxc
-    status, ids = status_of(process), lxc_config.id_range(machine.ip)
+    status, ids = status_of(process), lxc_config.id_range(machine)
     assert status["Uid"] == status["Gid"] == [str(ids.outside)] * 4
     assert status["Groups"] == []
     for name in ("uid_map", "gid_map"):
@@ -117,7 +117,7 @@ def test_what_a_container_writes_belongs_on_disk_to_whom_it_sees(lxc: tuple[Mach
     machine, process = lxc
     # As root of the container: through its own root directory.
     (process / "root/made").touch()
-    os.chown(process / "root/made", *[lxc_config.id_range(machine.ip).outside + 1000] * 2)
+    os.chown(process / "root/made", *[machine.uid + 1000] * 2)
     assert (machine.directory / "disk/upper/made").stat().st_uid == 1000
 
 

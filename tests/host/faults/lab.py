@@ -27,8 +27,11 @@ from atoll.model.image import DirectBoot
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.vm import VM, VmSpec, VmState
 from atoll.plan.firewall import link_for
+from atoll.plan.ids import Ids, Space, block_of
 from atoll.system import cgroups, namespaces, processes
+from atoll.system.ids import Register
 from atoll.system.links import Links
+from atoll.system.owners import owner_of
 
 PORT = 6976
 SERVING_S = 30.0
@@ -107,6 +110,7 @@ class Lab:
         self.log: Path = cloud.directory / "faults.log"
         self._nursery: subprocess.Popen[str] | None = None
         self._agent: Agent | None = None
+        self._images = 0
         client = cloud.directory / "client"
         self._tls = client_context(client / "ca.pem", client / "user.pem", client / "user.key")
         self.given: dict[str, set[str]] = {subnet: set() for subnet in SUBNETS}
@@ -209,12 +213,14 @@ class Lab:
         told |= {"drivers": [self.kind], **COMMON}
         for name, more in CONFIGS.items():
             self._config(name).write_text(json.dumps(told | more))
-        self._add_images()
+        self.add_images()
 
-    def _add_images(self) -> None:
+    def add_images(self) -> None:
+        """Those of simulated machines, new each time: what was added before is replaced."""
         store = ImageStore(self.cloud.directory / "images")
         blank = self.cloud.directory / "blank"
-        blank.write_bytes(b"x")
+        self._images += 1
+        blank.write_bytes(b"%d" % self._images)
         for name, forkable in (("tiny", False), ("twin", True)):
             store.add(
                 name,
@@ -225,6 +231,16 @@ class Lab:
                 ready="started",
                 forkable=forkable,
             )
+
+    def forget_blocks(self) -> None:
+        """Nobody knows any more which user ids are whose: agents have to claim theirs again."""
+        shutil.rmtree(self.cloud.ids, ignore_errors=True)
+
+    def add_blocks(self) -> None:
+        """More user ids than the node needs."""
+        register = Register(self.cloud.ids, owner_of(self.state))
+        for _ in range(3):
+            register.claim(Space.USERS)
 
     def _furnish(self) -> None:
         shutil.rmtree(self.state)
@@ -263,6 +279,7 @@ class Lab:
         assert len(vms) == len(listed), "two VMs of one name"
         self._check_addresses(listed, node, maybe_given or {})
         self._check_disk(listed)
+        self._check_ids(listed)
         self._check_host(listed)
         return vms
 
@@ -293,6 +310,22 @@ class Lab:
         named = {f"{vm.ip}/{volume.file}" for vm in listed for volume in vm.volumes if volume.store}
         assert volumes == named, "volumes are left or lost"
         self._check_templates()
+
+    def _check_ids(self, listed: tuple[VM, ...]) -> None:
+        """Each VM has users of its own, of blocks that are this node's, and runs as them."""
+        given = {}
+        for vm in listed:
+            if vm.state is not VmState.DAMAGED:
+                record = json.loads((self.state / "vms" / vm.ip / "vm.json").read_text())
+                given[vm.ip] = Ids(**record["ids"])
+        assert len(set(given.values())) == len(given), f"two VMs with the same ids: {given}"
+        ours = Register(self.cloud.ids, owner_of(self.state)).blocks()
+        assert {block_of(ids) for ids in given.values()} <= ours, "ids of a block that is not ours"
+        for vm in listed:
+            if vm.driver == "qemu" and vm.state is VmState.RUNNING and vm.ip in given:
+                status = Path(f"/proc/{self.cloud.qemu(vm.ip)}/status").read_text()
+                uids = next(line.split()[1:] for line in status.splitlines() if line.startswith("Uid:"))
+                assert uids == [str(given[vm.ip].first)] * 4
 
     def _check_templates(self) -> None:
         """None is half there for long: those that there are may be made or dropped just now."""

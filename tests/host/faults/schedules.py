@@ -38,7 +38,12 @@ LEGAL = {
     "guest": DOWN | {"running"},
 }
 """What a VM may be found as, when this was under way with it and nobody was told how it ended."""
-ONCE = frozenset({"recovery.seen", "recovery.begun", "recovery.done", "recovery.undone", "template.dropped"})
+ONCE = frozenset(
+    {
+        *("recovery.seen", "recovery.begun", "recovery.done", "recovery.undone", "template.dropped"),
+        *("ids.begun", "ids.claimed", "ids.given-back", "image.let-go"),
+    }
+)
 """Steps that an agent passes once."""
 FULL_DISK = ("write.begin", "write.written")
 AWAIT_S = 60.0
@@ -65,6 +70,7 @@ ROADS: dict[str, tuple[str, ...]] = {
     "handover": ("twin", "member", "twin"),
     "qemu": ("create", "stop"),
     "pool": ("twin", "member"),
+    "image": ("create",),
 }
 PRELUDES = {
     "recovery.undone": "create.launched:1",
@@ -72,6 +78,16 @@ PRELUDES = {
     "exit": "create.committed:1",
 }
 """What an agent before it has to leave behind."""
+
+UPSET: dict[str, Callable[[Any], None]] = {
+    "ids.begun": lambda lab: lab.forget_blocks(),
+    "ids.claimed": lambda lab: lab.forget_blocks(),
+    "ids.given-back": lambda lab: lab.add_blocks(),
+    "image.let-go": lambda lab: lab.add_images(),
+    # Twice: machines may need the one before.
+    "image.removed": lambda lab: (lab.add_images(), lab.add_images()),
+}
+"""What has to be found otherwise than it was left, so that a step is passed."""
 
 USUAL_MIB = {"sim": 64, "qemu": 128}
 SIZES = 64
@@ -145,6 +161,8 @@ class Player:
             self.run(prelude, extra=0)
         if family == "exit":
             self._let_guests_go()
+        if name in UPSET:
+            UPSET[name](lab)
         self._memory_mib = USUAL_MIB[lab.kind]
         left = lab.on_disk()
         began = time.monotonic()

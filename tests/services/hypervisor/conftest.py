@@ -23,10 +23,13 @@ from atoll.api.server import application
 from atoll.drivers.machine.sim import SimDriver, SimFaults
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.http.handlers import MAX_BODY, Backstage, Handlers
+from atoll.hypervisor.launch.holds import ImageHolds, images_of
 from atoll.hypervisor.launch.hotpool import Pooling
-from atoll.hypervisor.launch.machines import Machines
-from atoll.hypervisor.launch.templates import Limits as TemplateLimits
-from atoll.hypervisor.launch.templates import Templates
+from atoll.hypervisor.launch.ids import NodeIds, settle
+from atoll.hypervisor.launch.kinds import Kinds
+from atoll.hypervisor.launch.machines import MachinePlace, Machines
+from atoll.hypervisor.launch.supplies import Supplies
+from atoll.hypervisor.launch.templates import TemplateLimits, Templates
 from atoll.hypervisor.network.holdings import Holdings
 from atoll.hypervisor.network.sim import SimNetwork
 from atoll.hypervisor.service import Hypervisor, Options
@@ -41,7 +44,7 @@ from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import Operators
 from atoll.identity.roles import RoleCallers
 from atoll.images.store import ImageStore
-from atoll.model.image import DirectBoot
+from atoll.model.image import DirectBoot, Image
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.node import Capacity
 from atoll.model.vm import VM, VmSpec
@@ -50,6 +53,8 @@ from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
 from atoll.serving.health import Health
 from atoll.serving.supervisor import Supervisor
+from atoll.system.ids import Register
+from atoll.system.owners import owner_of
 
 LAN = Subnet("lan", "10.9.0.0/24", "10.9.0.1")
 ADDRESSES = tuple(Address(f"10.9.0.{last}", mac_for(f"10.9.0.{last}")) for last in range(5, 9))
@@ -79,36 +84,31 @@ class Node:
         self.records = Records(self.directory / "state")
         self.records.prepare()
         await self.records.empty_trash()
-        loaded = self.records.load()
+        self.driver = SimDriver(signals.exit, self.faults)
+        owner, kinds = owner_of(self.directory / "state"), await Kinds.of({"sim": self.driver})
+        self.ids = NodeIds(Register(self.directory / "ids", owner), kinds.id_spaces())
+        self.holds = ImageHolds(self.images, owner)
+        supplies = Supplies(kinds, self.images, self.holds, self.ids)
+        loaded = await settle(self.ids, kinds, self.records, self.records.load())
+        self.holds.prepare(images_of(loaded.values()), complete=not self.records.unreadable)
         places = {name: self.directory / "stores" / name for name in ("fast", "slow")}
         self.stores = Stores(places)
-        known = {ip: record.vm for ip, record in loaded.items()}
-        self.stores.prepare(known, self.records.unreadable, self.records.carried)
+        self.stores.prepare(loaded, self.records.unreadable, self.records.carried)
         self.audit = AuditLog(self.directory / "state" / "audit.jsonl")
-        self.driver = SimDriver(signals.exit, self.faults)
         self.network = SimNetwork(signals.reached)
         vms = Inventory("node1", self.records, loaded)
         holdings = Holdings("node1", self.records, self.network, vms)
         self.templates = Templates(
             self.directory / "state" / "templates",
             TemplateLimits(most=8, memory_reserve_mib=0, disk_reserve_mib=0),
-            {"sim": self.driver},
-            {"sim": None},
-            self.images,
+            supplies,
             "atoll/services-test",
             lambda: self.service.pool.wake(),
         )
-        self.machines = Machines(
-            {"sim": self.driver},
-            {"sim": None},
-            self.network,
-            self.images,
-            "atoll/services-test",
-            self.records.directory,
-            holdings.subnet_of,
-            templates=self.templates,
-            volume_path=self.stores.path,
+        place = MachinePlace(
+            "atoll/services-test", self.records.directory, holdings.subnet_of, self.stores.path
         )
+        self.machines = Machines(supplies, self.network, place, self.templates)
         facts = NodeFacts(
             name="node1",
             ip="10.9.0.2",
@@ -140,6 +140,7 @@ class Node:
             "starting VMs after a reboot of the host", relaunch_all(self.service.life, bench)
         )
         self.templates.prepare()
+        self.background.keep("claiming user ids", self.ids.tend)
         self.background.keep("making templates", self.templates.tend)
         if self.hot_pool:
             self.background.keep("filling the hot pool", self.service.pool.tend)
@@ -210,6 +211,21 @@ class Node:
         async with self.user("oper") as oper:
             await oper.call(api.NODE_ADD_SUBNET, body=LAN)
             await oper.call(api.NODE_ADD_ADDRESS, body=api.AddAddress("lan", ADDRESSES))
+
+    def replace(self, name: str, content: bytes = b"newer") -> Image:
+        """What `atoll up` does with a newer appliance: another image by the same name."""
+        last = self.images.get(name)
+        (self.directory / "newer").write_bytes(content)
+        files = {"kernel": self.directory / "newer", "initrd": self.directory / "initrd"}
+        return ImageStore(self.images.root).add(
+            name,
+            kinds=last.kinds,
+            boot=last.boot,
+            files=files,
+            min_memory_mib=last.min_memory_mib,
+            ready=last.ready,
+            forkable=last.forkable,
+        )
 
     def user(self, name: str = "ann", **claims: Any) -> User:
         return User(self, self.pki.user(name, **claims))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,11 +11,12 @@ import pytest
 
 from atoll.api import hypervisor as api
 from atoll.drivers.machine.sim import SimFaults
-from atoll.errors import NoCapacity
-from atoll.hypervisor.launch.templates import Limits
+from atoll.errors import HostFailure, NoCapacity
+from atoll.hypervisor.launch.templates import TemplateLimits
 from atoll.model.network import Address, mac_for
 from atoll.plan.firewall import link_for
 from atoll.plan.hotpool import SPARE_ADDRESSES
+from atoll.plan.templates import Patience
 
 MORE = tuple(Address(f"10.9.0.{last}", mac_for(f"10.9.0.{last}")) for last in range(9, 21))
 
@@ -107,8 +109,18 @@ async def test_the_next_agent_forks_the_template_of_the_last_one(forking: Any, u
     assert (await user.create("second", image="twin")).started_by == "fork"
 
 
+def of_template(node: Any) -> Any:
+    (template,) = node.templates._held.values()
+    return template
+
+
+def damage(node: Any) -> None:
+    (path,) = (node.directory / "state" / "templates").glob("*/sim-template.json")
+    path.write_bytes(b"{")
+
+
 @pytest.mark.parametrize("step", ["fork", "identify"])
-async def test_a_fork_that_fails_is_a_cold_start_and_the_template_goes(
+async def test_a_fork_that_fails_for_want_of_something_is_a_cold_start_and_the_template_stays(
     forking: Any, user: Any, step: str
 ) -> None:
     forking.faults.fail = {step}
@@ -117,11 +129,37 @@ async def test_a_fork_that_fails_is_a_cold_start_and_the_template_goes(
 
     assert vm.started_by == "cold"
     assert sim(forking, vm.ip)["waiting"] is False
-    assert len(forking.templates) == 0
-    # Not made again: whatever was wrong with it would be wrong again.
     forking.faults.fail = set()
-    assert (await user.create("third", image="twin")).started_by == "cold"
+    assert (await user.create("third", image="twin")).started_by == "fork"
+
+
+async def test_a_template_of_which_no_fork_can_be_made_goes_and_is_made_again_later(
+    forking: Any, user: Any, until: Any
+) -> None:
+    forking.templates._limits = TemplateLimits(8, 0, 0, Patience(first_s=0.5))
+    damage(forking)
+
+    vm = await user.create("second", image="twin")
+
+    assert vm.started_by == "cold"
+    assert sim(forking, vm.ip)["waiting"] is False
     assert len(forking.templates) == 0
+    # Not at once: whatever was wrong with it may be wrong again.
+    assert (await user.create("third", image="twin", memory_mib=64)).started_by == "cold"
+    assert list((forking.directory / "state" / "templates").iterdir()) == []
+    await asyncio.sleep(0.5)
+    assert (await user.create("fourth", image="twin")).started_by == "cold"
+    await until(lambda: forking.templates.ready == 1)
+    assert (await user.create("fifth", image="twin")).started_by == "fork"
+
+
+async def test_looking_for_a_template_is_not_using_it(forking: Any, user: Any) -> None:
+    before = of_template(forking).used
+
+    assert forking.templates.find(of_template(forking).template.key) is not None
+    assert of_template(forking).used == before
+    await user.create("second", image="twin")
+    assert of_template(forking).used > before
 
 
 async def test_a_template_that_cannot_be_made_is_nobodys_loss(wide: Any, user: Any) -> None:
@@ -224,6 +262,69 @@ async def test_members_give_their_memory_to_a_vm_that_needs_it(pooling: Any, use
         await user.create("too-large", image="tiny", memory_mib=free + 1, milli_cpus=1)
 
 
+async def test_a_member_that_cannot_be_ended_keeps_its_address_memory_and_ids(
+    pooling: Any, user: Any, until: Any
+) -> None:
+    await pooled(pooling, user, until, count=2)
+    before = set(pooling.service.pool.held())
+    ids = {pooling.ids.find(member.vm.instance_id) for member in pooling.service.pool._members.values()}
+    free = (await user.node()).free.memory_mib
+    pooling.faults.fail = {"kill"}
+
+    with pytest.raises(HostFailure):
+        await user.create("large", image="tiny", memory_mib=free + 1, milli_cpus=1)
+
+    assert pooling.service.pool.held() == before
+    assert not before & pooling.free()
+    assert ids <= set(pooling.ids._held.values())
+    pooling.faults.fail = set()
+    # The VM that could not be undone goes too.
+    for vm in await user.list():
+        if vm.name == "large":
+            await user.destroy("large")
+    vm = await user.create("large-again", image="tiny", memory_mib=free + 1, milli_cpus=1)
+    assert vm.started_by == "cold"
+    assert len(pooling.service.pool) == 1
+
+
+async def test_a_second_vm_waits_for_the_member_that_ends_for_the_first(
+    pooling: Any, user: Any, until: Any
+) -> None:
+    await pooled(pooling, user, until, count=2)
+    free = (await user.node()).free.memory_mib
+    ending, go_on = asyncio.Event(), asyncio.Event()
+    halt, seen = pooling.machines.halt, []
+
+    async def slow(vm: Any) -> None:
+        ending.set()
+        await go_on.wait()
+        await halt(vm)
+
+    pooling.machines.halt = slow
+    first = asyncio.create_task(user.create("first-large", image="tiny", memory_mib=free + 1, milli_cpus=1))
+    await ending.wait()
+    # There is no room for this one before that member has ended.
+    second = asyncio.create_task(user.create("small", image="tiny", memory_mib=32, milli_cpus=1))
+    await asyncio.sleep(0.1)
+    seen = [name for name in ("first-large", "small") if (pooling.service.vms.find(name)).state == "running"]
+    held = len(pooling.service.pool)
+    go_on.set()
+    await asyncio.gather(first, second)
+    assert (seen, held) == ([], 2)
+
+
+async def test_members_of_an_image_that_was_replaced_make_room(pooling: Any, user: Any, until: Any) -> None:
+    await pooled(pooling, user, until)
+    (member,) = pooling.service.pool._members.values()
+
+    pooling.replace("twin")
+    pooling.service.pool.wake()
+
+    await until(lambda: len(pooling.service.pool) == 0)
+    assert (await user.create("new", image="twin")).started_by == "cold"
+    assert pooling.ids.find(member.vm.instance_id) is None
+
+
 async def test_a_member_that_dies_is_replaced(pooling: Any, user: Any, until: Any) -> None:
     await pooled(pooling, user, until)
     (member,) = pooling.service.pool._members.values()
@@ -280,19 +381,19 @@ async def test_an_agent_that_goes_takes_its_members_with_it(pooling: Any, user: 
 async def test_short_memory_gives_templates_up_until_there_is_more(
     forking: Any, user: Any, until: Any
 ) -> None:
-    forking.templates._limits = Limits(most=8, memory_reserve_mib=1 << 40, disk_reserve_mib=0)
+    forking.templates._limits = TemplateLimits(most=8, memory_reserve_mib=1 << 40, disk_reserve_mib=0)
     forking.templates._wake.set()
     await until(lambda: forking.templates.ready == 0)
     assert (await user.create("second", image="twin")).started_by == "cold"
 
-    forking.templates._limits = Limits(most=8, memory_reserve_mib=0, disk_reserve_mib=0)
+    forking.templates._limits = TemplateLimits(most=8, memory_reserve_mib=0, disk_reserve_mib=0)
     forking.templates._wake.set()
     await until(lambda: forking.templates.ready == 1)
     assert (await user.create("third", image="twin")).started_by == "fork"
 
 
 async def test_a_full_disk_takes_templates_for_good(forking: Any, user: Any, until: Any) -> None:
-    forking.templates._limits = Limits(most=8, memory_reserve_mib=0, disk_reserve_mib=1 << 40)
+    forking.templates._limits = TemplateLimits(most=8, memory_reserve_mib=0, disk_reserve_mib=1 << 40)
     forking.templates._wake.set()
 
     await until(lambda: len(forking.templates) == 0)

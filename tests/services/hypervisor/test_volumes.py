@@ -24,7 +24,6 @@ from atoll.api.volumes import (
     VolumeOrder,
 )
 from atoll.errors import Conflict, Denied, HostFailure, Invalid, NoCapacity, NotFound, Unreachable
-from atoll.hypervisor.launch.machines import uid_for
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.vm import MachineType, VmState
 from atoll.model.volume import FileSystem, VolumeFormat, VolumeSpec, VolumeType
@@ -99,7 +98,7 @@ async def test_a_create_that_fails_leaves_no_volume(ann, node):
 async def test_files_are_their_vms_users_own_in_a_closed_directory(ann, node):
     vm = await ann.create("web", volumes=(DATA,))
     status = file(node, vm).stat()
-    assert (status.st_uid, status.st_mode & 0o777) == (uid_for(vm.ip), 0o600)
+    assert (status.st_uid, status.st_mode & 0o777) == (node.machines.uid(vm), 0o600)
     assert file(node, vm).parent.stat().st_mode & 0o777 == 0o700
 
 
@@ -342,7 +341,7 @@ async def test_a_volume_grows_and_shrinks_with_the_file_system_on_it(ann, node, 
     if disk_format is VolumeFormat.QCOW2:
         raw = node.directory / "raw"
         raw.touch()
-        disks.give(raw, uid_for(vm.ip))
+        disks.give(raw, node.machines.uid(vm))
         disks.set_size(raw, 24)
         await disks.convert(path, "qcow2", raw, "raw")
         path = raw
@@ -427,7 +426,7 @@ async def test_volumes_go_along_to_another_subnet(ann, oper, node):
     old = await ann.create("web", volumes=(DATA,))
     await ann.halt("web")
     vm = await ann.call(VM_CHANGE, {"vm": "web"}, body=ChangeVm(subnet="dmz"))
-    assert file(node, vm).stat().st_uid == uid_for(ip)
+    assert file(node, vm).stat().st_uid == node.machines.uid(vm)
     assert not file(node, old).exists()
     assert plugged(node, await ann.begin("web")) == ("data",)
 

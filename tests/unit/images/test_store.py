@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from atoll.errors import HostFailure, Invalid, NotFound
 from atoll.images.store import ImageStore, digest_of
 from atoll.model.image import DirectBoot, Image
+from atoll.system.owners import Owner, owner_of
 
 BOOT = DirectBoot(kernel="kernel", initrd="initrd", cmdline="quiet")
 
@@ -59,16 +61,117 @@ def test_the_same_files_with_another_description_are_the_same_digest(
     assert store.get("tiny").description == "better words"
 
 
-def test_a_replaced_image_leaves_open_files_readable_and_nothing_else(
+def test_the_same_files_that_boot_in_another_way_are_another_digest(
+    store: ImageStore, tmp_path: Path
+) -> None:
+    first = add(store, tmp_path)
+    other = DirectBoot(kernel="kernel", initrd="initrd", cmdline="debug")
+    files = {"kernel": tmp_path / "k", "initrd": tmp_path / "i"}
+    second = store.add("tiny", kinds=("qemu",), boot=other, files=files, ready="port:80")
+    assert second.digest != first.digest
+    assert store.get_digest("tiny", first.digest).boot == BOOT
+
+
+def test_a_replaced_image_is_found_by_its_digest(store: ImageStore, tmp_path: Path) -> None:
+    old = add(store, tmp_path)
+    new = add(store, tmp_path, kernel=b"new kernel")
+    assert store.get("tiny") == new
+    assert store.list() == (new,)
+    for image, content in ((old, b"kernel"), (new, b"new kernel")):
+        assert store.get_digest("tiny", image.digest) == image
+        assert store.path(image, "kernel").read_bytes() == content
+
+
+def test_an_image_of_a_store_without_records_by_digest_is_found_after_it_is_replaced(
     store: ImageStore, tmp_path: Path
 ) -> None:
     old = add(store, tmp_path)
-    with store.path(old, "kernel").open("rb") as running:
-        new = add(store, tmp_path, kernel=b"new kernel")
-        assert running.read() == b"kernel"
-    assert store.get("tiny") == new
-    assert store.path(new, "kernel").read_bytes() == b"new kernel"
-    assert {entry.name for entry in (store.root / "tiny").iterdir()} == {"image.json", new.digest}
+    (store.root / "tiny" / f"{old.digest}.json").unlink()
+    assert store.get_digest("tiny", old.digest) == old
+    add(store, tmp_path, kernel=b"new kernel")
+    assert store.get_digest("tiny", old.digest) == old
+
+
+def test_a_digest_that_is_gone_is_said_with_what_to_do(store: ImageStore, tmp_path: Path) -> None:
+    add(store, tmp_path)
+    with pytest.raises(NotFound, match="image tiny 000000000000: it is gone") as gone:
+        store.get_digest("tiny", "0" * 64)
+    assert "backup" in gone.value.hint
+    with pytest.raises(Invalid):
+        store.get_digest("tiny", "../../etc")
+
+
+@pytest.fixture
+def owners(tmp_path: Path) -> tuple[Owner, Owner]:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    return owner_of(tmp_path / "one"), owner_of(tmp_path / "other")
+
+
+def there(store: ImageStore) -> set[str]:
+    return {path.name.split(".")[0] for path in (store.root / "tiny").iterdir()} - {"image"}
+
+
+def test_what_nobody_holds_is_removed_and_leaves_nothing(
+    store: ImageStore, tmp_path: Path, owners: tuple[Owner, Owner]
+) -> None:
+    add(store, tmp_path)
+    new = add(store, tmp_path, kernel=b"new kernel")
+    store.tidy(owners[0], ())
+    names = {entry.name for entry in (store.root / "tiny").iterdir()}
+    assert names == {"image.json", new.digest, f"{new.digest}.json"}
+
+
+def test_what_anybody_holds_stays_until_the_last_lets_go(
+    store: ImageStore, tmp_path: Path, owners: tuple[Owner, Owner]
+) -> None:
+    one, other = owners
+    old = add(store, tmp_path)
+    for owner in owners:
+        store.hold("tiny", old.digest, owner)
+        store.hold("tiny", old.digest, owner)
+    new = add(store, tmp_path, kernel=b"new kernel")
+    store.tidy(one, {("tiny", old.digest)})
+    store.tidy(other, ())
+    assert there(store) == {old.digest, new.digest}
+    store.tidy(one, ())
+    assert there(store) == {new.digest}
+    with pytest.raises(NotFound):
+        store.hold("tiny", old.digest, one)
+
+
+def test_the_hold_of_an_agent_that_is_gone_counts_no_more(
+    store: ImageStore, tmp_path: Path, owners: tuple[Owner, Owner]
+) -> None:
+    one, other = owners
+    old = add(store, tmp_path)
+    store.hold("tiny", old.digest, other)
+    new = add(store, tmp_path, kernel=b"new kernel")
+    (tmp_path / "other" / "mark").unlink()
+    (tmp_path / "other").rmdir()
+    store.tidy(one, ())
+    assert there(store) == {new.digest}
+
+
+def test_a_hold_that_cannot_be_read_counts(
+    store: ImageStore, tmp_path: Path, owners: tuple[Owner, Owner]
+) -> None:
+    one, other = owners
+    old = add(store, tmp_path)
+    store.hold("tiny", old.digest, other)
+    (store.root / "tiny" / f"{old.digest}.held" / other.mark).write_bytes(b"{")
+    add(store, tmp_path, kernel=b"new kernel")
+    store.tidy(one, ())
+    assert old.digest in there(store)
+
+
+def test_an_image_that_is_damaged_loses_nothing_more(
+    store: ImageStore, tmp_path: Path, owners: tuple[Owner, Owner]
+) -> None:
+    image = add(store, tmp_path)
+    (store.root / "tiny" / "image.json").write_bytes(b"{")
+    store.tidy(owners[0], ())
+    assert store.get_digest("tiny", image.digest) == image
 
 
 def test_what_a_killed_add_left_is_cleared_by_the_next(store: ImageStore, tmp_path: Path) -> None:
@@ -160,7 +263,11 @@ def test_an_unreadable_source_leaves_nothing(store: ImageStore, tmp_path: Path) 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=5), st.binary(max_size=5), max_size=3))
 def test_the_digest_depends_on_names_and_contents_and_not_on_order(content: dict[str, bytes]) -> None:
-    assert digest_of(content) == digest_of(dict(reversed(content.items())))
-    assert digest_of(content) != digest_of({**content, "longer": b""})
+    image = Image("tiny", ("qemu",), BOOT, digest="")
+    digest = digest_of(content, image)
+    assert digest == digest_of(dict(reversed(content.items())), image)
+    assert digest == digest_of(content, structs.replace(image, name="other", description="words", digest="d"))
+    assert digest != digest_of(content, structs.replace(image, ready="dhcp"))
+    assert digest != digest_of({**content, "longer": b""}, image)
     for name, data in content.items():
-        assert digest_of(content) != digest_of({**content, name: data + b"\0"})
+        assert digest != digest_of({**content, name: data + b"\0"}, image)

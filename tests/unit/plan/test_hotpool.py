@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from atoll.model.node import Capacity
-from atoll.plan.hotpool import IDLE_S, SPARE_ADDRESSES, WINDOW_S, Left, Line, Step, next_step, target
+from atoll.plan.hotpool import IDLE_S, SPARE_ADDRESSES, WINDOW_S, Left, PoolLine, PoolStep, next_step, target
 
 LEFT = Left(
     capacity=Capacity(milli_cpus=0, memory_mib=1024, disk_mib=0),
@@ -14,8 +14,8 @@ LEFT = Left(
 )
 
 
-def line(have: int, want: int, key: str = "k1", memory_mib: int = 128) -> Line:
-    return Line(key, "lan", memory_mib, have, want)
+def line(have: int, want: int, key: str = "k1", memory_mib: int = 128) -> PoolLine:
+    return PoolLine(key, "lan", memory_mib, have, want)
 
 
 def test_what_nobody_created_lately_is_not_pooled() -> None:
@@ -37,11 +37,11 @@ def test_a_pool_that_is_as_it_should_be_is_left_alone() -> None:
 
 
 def test_the_kind_that_has_least_is_filled_first() -> None:
-    assert next_step([line(2, 3), line(0, 1, "k2")], LEFT) == Step("k2", "lan", add=True)
+    assert next_step([line(2, 3), line(0, 1, "k2")], LEFT) == PoolStep("k2", "lan", add=True)
 
 
 def test_surplus_goes_before_anything_is_added() -> None:
-    assert next_step([line(0, 2), line(3, 1, "k2")], LEFT) == Step("k2", "lan", add=False)
+    assert next_step([line(0, 2), line(3, 1, "k2")], LEFT) == PoolStep("k2", "lan", add=False)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_vms_may_need_is_not_taken(left: Left) -> None:
 def test_where_one_kind_does_not_fit_a_smaller_one_may() -> None:
     left = replace(LEFT, capacity=Capacity(milli_cpus=0, memory_mib=200, disk_mib=0))
 
-    assert next_step([line(0, 1, memory_mib=512), line(0, 1, "k2")], left) == Step("k2", "lan", add=True)
+    assert next_step([line(0, 1, memory_mib=512), line(0, 1, "k2")], left) == PoolStep("k2", "lan", add=True)
 
 
 @pytest.mark.parametrize(
@@ -71,5 +71,5 @@ def test_where_one_kind_does_not_fit_a_smaller_one_may() -> None:
     ],
 )
 def test_short_memory_takes_members_that_are_wanted(left: Left) -> None:
-    assert next_step([line(2, 2)], left) == Step("k1", "lan", add=False)
+    assert next_step([line(2, 2)], left) == PoolStep("k1", "lan", add=False)
     assert next_step([line(0, 2)], left) is None

@@ -6,7 +6,18 @@ from msgspec.structs import replace
 from atoll.model.image import DirectBoot, Image
 from atoll.model.vm import VM, ConsoleKind, MachineType, VmNic, VmState
 from atoll.model.volume import Volume, VolumeFormat
-from atoll.plan.templates import Kept, can_fork, has_room, key_of, spec_of, to_drop, to_load, to_unload
+from atoll.plan.templates import (
+    Kept,
+    Patience,
+    can_fork,
+    doubted,
+    has_room,
+    key_of,
+    spec_of,
+    to_drop,
+    to_load,
+    to_unload,
+)
 from samples import a_vm
 
 IMAGE = Image("appliance", ("qemu",), DirectBoot("kernel", "initrd"), digest="d1", forkable=True)
@@ -75,6 +86,17 @@ def test_another_host_or_mtu_is_another_template() -> None:
     }
 
     assert len(keys) == 3
+
+
+def test_what_does_not_work_is_left_alone_for_twice_as_long_each_time_and_never_for_good() -> None:
+    patience = Patience(first_s=10, longest_s=60)
+    pauses, doubt = [], None
+    for _ in range(5):
+        doubt = doubted(doubt, 1000.0, patience)
+        pauses.append(doubt.until - 1000.0)
+
+    assert pauses == [10, 20, 40, 60, 60]
+    assert Patience().pause_s(10_000) == Patience().longest_s
 
 
 KEPT = [Kept("old", 1, 80, True), Kept("new", 3, 80, True), Kept("middle", 2, 80, False)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -14,7 +15,7 @@ import msgspec
 from atoll.api.hypervisor import PORT
 from atoll.cli.cloud.layout import Cloud, Paths
 from atoll.errors import AtollError, HostFailure, TimedOut
-from atoll.system import files, processes
+from atoll.system import files, ids, processes
 from atoll.system.processes import Launch, Pid
 
 START_TIMEOUT_S = 60.0
@@ -31,6 +32,7 @@ def write_config(
         "ip": cloud.node_ip,
         "state": str(paths.node),
         "images": str(paths.images),
+        "ids": str(ids_register()),
         "pki": {
             "ca": str(paths.pki / "ca.pem"),
             "crls": [str(paths.pki / "crl.pem")],
@@ -55,6 +57,11 @@ def write_config(
         return False
     files.write_durably(paths.agent, text)
     return True
+
+
+def ids_register() -> Path:
+    """The register of user ids that all clouds of this host share; another one where ATOLL_IDS says so."""
+    return Path(os.environ.get("ATOLL_IDS") or ids.DEFAULT)
 
 
 def node_name() -> str:

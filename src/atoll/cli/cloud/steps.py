@@ -26,8 +26,10 @@ from atoll.images import appliance
 from atoll.images.store import ImageStore
 from atoll.model.network import METADATA_IP
 from atoll.system import cgroups, clock, files, host
+from atoll.system.ids import Register
 from atoll.system.links import Links
 from atoll.system.mutex import mutex
+from atoll.system.owners import find_owner
 
 ADMIN = "admin"
 ADMIN_LIFETIME = timedelta(days=7)
@@ -191,4 +193,8 @@ def destroy(paths: Paths) -> None:
         if cloud.nat:
             wires.remove_nat(cloud)
         wires.remove(cloud)
+        owner = find_owner(paths.node)
         files.remove_tree(paths.directory)
+        if owner is not None:
+            # Nothing runs as these users any more, and nothing is theirs.
+            Register(agent.ids_register(), owner).give_back_all()

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from atoll.errors import HostFailure
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
 
@@ -59,6 +60,7 @@ class Machine(Struct, frozen=True):
     directory: Path
     cgroup: str
     uid: int
+    """The user and group that it runs as, which no other machine of the host does; the first of several."""
     rootfs: Path | None = None
     """The image's root file system as a tar archive, for kinds that share the host's kernel."""
     image_digest: str = ""
@@ -70,6 +72,9 @@ class Machine(Struct, frozen=True):
     """With a screen, keyboard and pointer: only for kinds that have a display."""
     extra_nics: tuple[Nic, ...] = ()
     """Those beside the first, in the order in which the guest finds them."""
+
+    ids: int = 1
+    """How many users and groups are its own, from `uid` on: more than one for kinds that map users."""
 
     @property
     def nics(self) -> tuple[Nic, ...]:
@@ -194,6 +199,18 @@ class GivesAddress(Protocol):
 
 
 @runtime_checkable
+class MapsUsers(Protocol):
+    """The kind runs machines in user namespaces: their users are users of the host, a range for each machine."""
+
+    @property
+    def ids_per_machine(self) -> int: ...
+
+
+class BadTemplate(HostFailure):
+    """A fork failed for what is in its template, and not for what the host lacks just now."""
+
+
+@runtime_checkable
 class CanFork(Protocol):
     """Machines can be copied from a template: a guest that waits for its identity, frozen, in a directory.
 
@@ -220,11 +237,17 @@ class CanFork(Protocol):
         ...
 
     async def fork(self, machine: Machine, directory: Path) -> None:
-        """As `start`, but as a copy of the template. The guest waits for its identity."""
+        """As `start`, but as a copy of the template. The guest waits for its identity.
+
+        BadTemplate when the template cannot be restored.
+        """
         ...
 
     async def identify(self, machine: Machine) -> None:
-        """Tell a guest that waits its MAC, name and time, and give it entropy of its own. It goes on then."""
+        """Tell a guest that waits its MAC, name and time, and give it entropy of its own. It goes on then.
+
+        BadTemplate when the guest is there and does not do as it is told.
+        """
         ...
 
 

@@ -15,7 +15,16 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from atoll.drivers.machine.base import Console, Disk, Exit, Machine, OnExit, Seen, capabilities_of
+from atoll.drivers.machine.base import (
+    BadTemplate,
+    Console,
+    Disk,
+    Exit,
+    Machine,
+    OnExit,
+    Seen,
+    capabilities_of,
+)
 from atoll.drivers.machine.sim_screen import SimScreen
 from atoll.errors import AtollError, Conflict, HostFailure
 from atoll.model.node import DriverInfo
@@ -32,6 +41,7 @@ STEPS = (
 
 _RECORD = "sim.json"
 _TEMPLATE = "sim-template.json"
+_WHOLE = b"{}"
 _CONSOLE_LOG = "console.log"
 _RECORD_LIMIT = 4096
 # Above every number that Linux gives to a process, so that nobody can hit a real one by mistake.
@@ -144,7 +154,7 @@ class SimDriver:
 
     async def make_template(self, machine: Machine, directory: Path) -> None:
         self.faults.strike("make_template", machine.ip)
-        files.write_durably(directory / _TEMPLATE, b"{}")
+        files.write_durably(directory / _TEMPLATE, _WHOLE)
         self._templates.add(directory)
 
     async def load_template(self, directory: Path) -> None:
@@ -159,6 +169,8 @@ class SimDriver:
         self.faults.strike("fork", machine.ip)
         if directory not in self._templates:
             raise Conflict(f"forking template {directory.name}: it is not ready", hint="start it cold")
+        if files.read_limited(directory / _TEMPLATE, _RECORD_LIMIT) != _WHOLE:
+            raise BadTemplate(f"simulated machine {machine.ip}: template {directory.name} is damaged")
         await self._ensure_started(machine, waiting=True)
 
     async def identify(self, machine: Machine) -> None:

@@ -30,6 +30,8 @@ class Client(Struct, frozen=True):
     ip: str
     mac: str
     image: str | None = None
+    image_digest: str = ""
+    """Of a VM: what it was made of. Another machine boots what the image of that name is now."""
 
 
 class Missing(StrEnum):
@@ -84,7 +86,11 @@ class Library:
         if client.image is None or name not in (SCRIPT, KERNEL, INITRD):
             return None
         try:
-            image = self._images.get(client.image)
+            image = (
+                self._images.get_digest(client.image, client.image_digest)
+                if client.image_digest
+                else self._images.get(client.image)
+            )
         except AtollError:
             return None
         if name == SCRIPT:

@@ -1,9 +1,9 @@
-"""The hot pool: copies of templates that run, have been through their start once, and wait to be somebody.
+"""The hot pool: copies of templates that run, have been through their start once, and wait for their identity.
 
-A member has an address of the node set aside, and with it the name of its link, MAC, user, cgroup, directory
-and firewall chain: handing it over is one record and one message. It is no VM: nobody sees it, its directory
-holds no record, and so the next agent removes what this one leaves. It counts as memory that is in use, and
-gives way to VMs.
+A member has an address of the node set aside, and with it the name of its link, MAC, cgroup, directory and
+firewall chain, and ids of its own: handing it over is one record and one message. It is no VM: nobody sees it, its
+directory holds no record, and so the next agent removes what this one leaves. It counts as memory that is in use,
+and gives way to VMs. It has its address, memory and ids until all of it has ended.
 
 Effects: machines, through Machines. The decisions are in atoll.plan.hotpool.
 """
@@ -23,6 +23,7 @@ from msgspec import Struct, structs
 from atoll.drivers.machine.base import Exit
 from atoll.errors import AtollError, Conflict, TimedOut
 from atoll.hypervisor.launch.answering import Answers, converse
+from atoll.hypervisor.launch.holds import Used
 from atoll.hypervisor.launch.machines import Machines
 from atoll.hypervisor.launch.templates import Templates
 from atoll.model.network import Address
@@ -30,7 +31,7 @@ from atoll.model.node import Capacity
 from atoll.model.vm import VM, MachineType, VmState
 from atoll.plan import firewall
 from atoll.plan import hotpool as plan
-from atoll.plan.hotpool import Left, Line
+from atoll.plan.hotpool import Left, PoolLine
 from atoll.system import clock, files, host, steps
 
 log = logging.getLogger(__name__)
@@ -43,19 +44,22 @@ PAUSE_S = 0.02
 REMEMBERED = 256
 
 
-class Kind(Struct, frozen=True):
-    """Members that can stand in for each other."""
+class PoolKey(Struct, frozen=True):
+    """Says which members can stand in for each other: copies of one template in one subnet."""
 
-    key: str
+    template: str
     subnet: str
 
 
-class Member(Struct):
+class Member(Struct, eq=False):
     vm: VM
     """What will be handed over: address, instance id and size are those of the VM that it becomes."""
-    kind: Kind
+    key: PoolKey
     parked: bool = False
+    leaving: bool = False
+    """It is of no use any more, or gives way: it is being ended, or will be."""
     making: asyncio.Task[None] | None = None
+    ending: asyncio.Task[AtollError | OSError | None] | None = None
     stages: set[str] = set()
     """Those of its rehearsal."""
 
@@ -76,15 +80,19 @@ class PoolPlace(Struct, frozen=True):
     """What the pool asks of its node."""
 
     free_capacity: Callable[[], Capacity]
-    """What VMs leave."""
+    """That which no VM uses; the hot pool draws on it."""
     free_addresses: Callable[[], dict[str, tuple[Address, ...]]]
     """Those that neither VMs nor members hold, by subnet."""
     directory: Callable[[str], Path]
     discard: Callable[[str], Awaitable[None]]
+    is_recorded: Callable[[str], bool]
+    """Whether there is the record of a VM at this address: what is there is that VM's."""
     is_open: Callable[[], bool]
     """Whether the node takes VMs."""
     ready: Callable[[VM], str]
     """The stage at which a guest of this VM's image is of use."""
+    is_current: Callable[[VM], bool]
+    """Whether its image is still the one that VMs are made of."""
 
 
 class HotPool:
@@ -95,8 +103,8 @@ class HotPool:
         self._machines = machines
         self._node = node
         self._members: dict[str, Member] = {}
-        self._created: dict[Kind, deque[float]] = {}
-        self._like: dict[Kind, VM] = {}
+        self._created: dict[PoolKey, deque[float]] = {}
+        self._like: dict[PoolKey, VM] = {}
         self._wake = asyncio.Event()
         self._taken = 0.0
 
@@ -114,7 +122,16 @@ class HotPool:
         return sum(member.parked for member in self._members.values())
 
     def held(self) -> frozenset[str]:
+        """The addresses of members, also of those that are being ended."""
         return frozenset(self._members)
+
+    def yielding(self) -> frozenset[str]:
+        """The addresses of members that can give way, or be handed over."""
+        return frozenset(ip for ip, member in self._members.items() if not member.leaving)
+
+    def images(self) -> Used:
+        """Those that members are made of."""
+        return frozenset((member.vm.image, member.vm.image_digest) for member in self._members.values())
 
     def demand(self) -> Capacity:
         """What the members count for. They run only until they wait, so they take no CPU."""
@@ -124,55 +141,90 @@ class HotPool:
     def rehearsing(self, *, mac: str = "", ip: str = "") -> VM | None:
         """The member that is in its rehearsal, as the VM that it plays: the others have no network."""
         for member in self._members.values():
-            if not member.parked and (member.vm.mac == mac or member.vm.ip == ip):
+            if not (member.parked or member.leaving) and (member.vm.mac == mac or member.vm.ip == ip):
                 return member.vm
         return None
 
     # --- for those who create VMs; nothing here waits
 
-    def take(self, vm: VM) -> Member | None:
-        """A member that can become this VM: no member any more from now on, but the caller's."""
+    def choose(self, vm: VM) -> Member | None:
+        """A member that can become this VM."""
         # Where metadata is given for tokens only, the instance id is of another kind.
         if not self._pooling.most or vm.imdsv2_required or not self._machines.can_rehearse(vm):
             return None
         key = self._machines.template_key(vm)
         if key is None:
             return None
-        kind = Kind(key, vm.subnet)
-        self._note(kind, vm)
-        for member in self._members.values():
-            if member.parked and member.kind == kind:
-                del self._members[member.vm.ip]
-                return member
-        return None
+        pool_key = PoolKey(key, vm.subnet)
+        self._note(pool_key, vm)
+        return next(
+            (member for member in self._members.values() if member.parked and member.key == pool_key), None
+        )
 
-    def make_way(self, vm: VM, short_mib: int) -> tuple[Member, ...]:
-        """Members that have to go for a VM: those that hold its addresses, and those whose memory it needs.
+    def hand_over(self, member: Member) -> None:
+        """It is the VM's that has its address and instance id now, and no member any more."""
+        del self._members[member.vm.ip]
 
-        No members any more from now on, but the caller's to end.
+    def make_way(self, vm: VM, short_mib: int, unfit: Member | None = None) -> tuple[Member, ...]:
+        """Members that have to end for a VM: those that hold its addresses, and those whose memory it needs.
+
+        They are members until they have ended: the caller waits for that. `unfit`: one that was chosen, in vain.
         """
         ips = {nic.ip for nic in vm.all_nics}
-        going = [member for ip, member in self._members.items() if ip in ips]
-        others = [member for ip, member in self._members.items() if ip not in ips]
-        # What is still being made first: it is of no use yet.
-        for member in sorted(others, key=lambda member: member.parked):
+        going = [member for ip, member in self._members.items() if ip in ips or member is unfit]
+        others = [member for member in self._members.values() if member not in going]
+        # Those that end already first, then what is still being made: it is of no use yet.
+        for member in sorted(others, key=lambda member: (not member.leaving, member.parked)):
             if sum(one.vm.memory_mib for one in going) >= short_mib:
                 break
             going.append(member)
         for member in going:
-            del self._members[member.vm.ip]
+            self._dismiss(member)
         return tuple(going)
 
     async def end(self, *members: Member) -> None:
-        """Leave nothing of them."""
-        for member in members:
+        """Returns when nothing of them is left, whoever ends them. One that cannot be ended stays a member."""
+        endings = [self._begin_to_end(member) for member in members if self._is_member(member)]
+        if endings:
+            # Not cancelled with us: nobody else would do it.
+            await asyncio.wait(endings)
+        for error in filter(None, (ending.result() for ending in endings)):
+            raise error
+
+    def _is_member(self, member: Member) -> bool:
+        return self._members.get(member.vm.ip) is member
+
+    def _dismiss(self, member: Member) -> None:
+        member.parked = False
+        member.leaving = True
+
+    def _begin_to_end(self, member: Member) -> asyncio.Task[AtollError | OSError | None]:
+        self._dismiss(member)
+        if member.ending is None:
+            member.ending = asyncio.create_task(self._end(member), name=f"pool end {member.vm.ip}")
+        return member.ending
+
+    async def _end(self, member: Member) -> AtollError | OSError | None:
+        """What kept it from ending, if anything did."""
+        ip = member.vm.ip
+        try:
             if member.making is not None:
                 member.making.cancel()
                 await asyncio.wait({member.making})
             await self._machines.halt(member.vm)
             steps.step("pool.halted")
-            await self._node.discard(member.vm.ip)
+            # A VM that could not wait for our end, and could not be undone either, has its record there.
+            if not self._node.is_recorded(ip):
+                await self._node.discard(ip)
             steps.step("pool.discarded")
+        except (AtollError, OSError) as error:
+            log.error("hot pool: member %s cannot be ended: %s", ip, error)
+            return error
+        finally:
+            member.ending = None
+        self._machines.release_ids(member.vm)
+        del self._members[ip]
+        return None
 
     def on_exit(self, ip: str, exit_: Exit) -> None:
         """A machine ended by itself. One that was a member is of no use any more."""
@@ -185,8 +237,7 @@ class HotPool:
 
     def _give_up(self, ip: str) -> None:
         if (member := self._members.get(ip)) is not None:
-            member.parked = False
-            member.kind = Kind("", "")  # the next round ends it
+            self._dismiss(member)  # the next round ends it
             self._wake.set()
 
     def reached(self, ip: str, stage: str) -> None:
@@ -205,6 +256,7 @@ class HotPool:
         """For ever: one step at a time towards what the plan says."""
         while self._pooling.most:
             try:
+                await self._end_leaving()
                 while await self._step():
                     pass
             except (AtollError, OSError) as error:
@@ -223,32 +275,39 @@ class HotPool:
 
     async def close(self) -> None:
         """Members are of no use without their agent."""
-        members = tuple(self._members.values())
-        self._members.clear()
-        await self.end(*members)
+        await self.end(*self._members.values())
+
+    async def _end_leaving(self) -> None:
+        """Those that died, and those that could not be ended before."""
+        leaving = [member for member in self._members.values() if member.leaving]
+        if leaving:
+            await asyncio.wait([self._begin_to_end(member) for member in leaving])
 
     async def _step(self) -> bool:
         step = plan.next_step(self._lines(), self._left())
         if step is None:
             return False
-        kind = Kind(step.key, step.subnet)
+        key = PoolKey(step.key, step.subnet)
         if step.add:
-            return await self._add(kind)
-        member = next(member for member in self._members.values() if member.kind == kind)
-        del self._members[member.vm.ip]
-        await self.end(member)
+            return await self._add(key)
+        await self.end(next(member for member in self._members.values() if member.key == key))
         return True
 
-    def _lines(self) -> list[Line]:
+    def _lines(self) -> list[PoolLine]:
         now = clock.monotonic()
-        kinds = {*self._created, *(member.kind for member in self._members.values())}
+        for key in [key for key, created in self._created.items() if now - created[-1] > plan.IDLE_S]:
+            del self._created[key], self._like[key]
+        keys = {*self._created, *(member.key for member in self._members.values())}
         lines = []
-        for kind in kinds:
-            have = sum(1 for member in self._members.values() if member.kind == kind)
-            ready = self._node.is_open() and self._template(kind) is not None
-            want = plan.target(self._created.get(kind, ()), now, self._pooling.most) if ready else 0
-            memory_mib = self._like[kind].memory_mib if kind in self._like else 0
-            lines.append(Line(kind.key, kind.subnet, memory_mib, have, want))
+        for key in keys:
+            have = sum(1 for member in self._members.values() if member.key == key)
+            like = self._like.get(key)
+            ready = like is not None and self._node.is_open() and self._node.is_current(like)
+            if ready and self._template(key) is not None:
+                want = plan.target(self._created.get(key, ()), now, self._pooling.most)
+            else:
+                want = 0
+            lines.append(PoolLine(key.template, key.subnet, like.memory_mib if like else 0, have, want))
         return lines
 
     def _left(self) -> Left:
@@ -259,21 +318,26 @@ class HotPool:
             addresses={subnet: len(free) for subnet, free in self._node.free_addresses().items()},
         )
 
-    async def _add(self, kind: Kind) -> bool:
-        address = self._node.free_addresses()[kind.subnet][0]
-        vm = _like(self._like[kind], address)
-        member = self._members[vm.ip] = Member(vm, kind)
+    async def _add(self, key: PoolKey) -> bool:
+        like = self._like[key]
+        supplies = self._machines.supplies
+        while (image := supplies.ready(like.image, like.driver)) is None:
+            await supplies.prepare(like.image, like.driver)
+        free = self._node.free_addresses().get(key.subnet, ())
+        if not free or image.digest != like.image_digest:
+            return False  # taken, or replaced, meanwhile
+        vm = _like(like, free[0])
+        member = self._members[vm.ip] = Member(vm, key)
+        self._machines.take_ids(vm)
         making = member.making = asyncio.create_task(self._prepare(member), name=f"pool {vm.ip}")
         await asyncio.wait({making})
+        member.making = None
         if making.cancelled():
             return True  # it gave way
-        member.making = None
         error = making.exception()
         if error is None:
             return True
-        if self._members.get(vm.ip) is member:
-            del self._members[vm.ip]
-            await self.end(member)
+        await self.end(member)
         if not isinstance(error, AtollError | OSError):
             raise error
         # Not again at once, whatever it is: VMs that are created meanwhile are forked, or started cold.
@@ -282,9 +346,9 @@ class HotPool:
 
     async def _prepare(self, member: Member) -> None:
         vm = member.vm
-        directory = self._template(member.kind)
+        directory = self._template(member.key)
         if directory is None:
-            raise Conflict(f"template {member.kind.key} is gone")
+            raise Conflict(f"template {member.key.template} is gone")
         files.make_dirs(self._node.directory(vm.ip), 0o711)
         steps.step("pool.begun")
         await self._machines.fork_for_pool(vm, directory)
@@ -298,7 +362,7 @@ class HotPool:
             await asyncio.sleep(PAUSE_S)
         await self._machines.park(vm)
         steps.step("pool.parked")
-        member.parked = True
+        member.parked = not member.leaving
 
     async def _through(self, member: Member) -> bool:
         """Whether its guest has done all that one of its image does."""
@@ -307,18 +371,18 @@ class HotPool:
             return await self._pooling.converse(member.vm.ip, int(stage.removeprefix("port:")))
         return stage == "started" or stage in member.stages
 
-    def _template(self, kind: Kind) -> Path | None:
-        return None if self._pooling.templates is None else self._pooling.templates.find(kind.key)
+    def _template(self, key: PoolKey) -> Path | None:
+        return None if self._pooling.templates is None else self._pooling.templates.find(key.template)
 
-    def _note(self, kind: Kind, vm: VM) -> None:
+    def _note(self, key: PoolKey, vm: VM) -> None:
         self._taken = clock.monotonic()
-        self._created.setdefault(kind, deque(maxlen=REMEMBERED)).append(self._taken)
-        self._like[kind] = vm
+        self._created.setdefault(key, deque(maxlen=REMEMBERED)).append(self._taken)
+        self._like[key] = vm
         self._wake.set()
 
 
-def nobody(address: Address, subnet: str) -> VM:
-    """What is at an address that no VM has."""
+def _unowned(address: Address, subnet: str) -> VM:
+    """What is at an address that no VM has yet."""
     return VM(
         ip=address.ip,
         mac=address.mac,
@@ -344,7 +408,7 @@ def nobody(address: Address, subnet: str) -> VM:
 def _like(vm: VM, address: Address) -> VM:
     """A VM to be: its size, address and instance id are settled, the rest is its owner's."""
     return structs.replace(
-        nobody(address, vm.subnet),
+        _unowned(address, vm.subnet),
         driver=vm.driver,
         image=vm.image,
         image_digest=vm.image_digest,

@@ -6,47 +6,42 @@ Effects: through drivers, the network and atoll.system.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from atoll.drivers.machine.base import (
+    BadTemplate,
     CanFork,
-    CanHotplug,
     CanRehearse,
     Disk,
     GivesAddress,
-    HasDisplay,
     Machine,
     MachineDriver,
     Seen,
 )
-from atoll.errors import AtollError, NotFound
+from atoll.errors import AtollError, HostFailure, NotFound
 from atoll.guestnet.metadata.nocloud import serial_number
+from atoll.hypervisor.launch.supplies import Supplies
 from atoll.hypervisor.launch.templates import Templates
 from atoll.hypervisor.network.base import Network
-from atoll.images.store import ImageStore
+from atoll.model.image import Image
 from atoll.model.network import Subnet
 from atoll.model.vm import UNKNOWN_DRIVER, VM, ConsoleKind, StartedBy, VmNic
 from atoll.model.volume import FileSystem, Volume, VolumeFormat
 from atoll.plan import capacity
+from atoll.plan.ids import Ids
 from atoll.system import cgroups, host, steps
 from atoll.system.undo import Undo
 
 log = logging.getLogger(__name__)
 
-UID_BASE = 0x6000_0000
-PIDS = 128
 FORKS_PER_CORE = 2
 _NOTHING = Path("/dev/null")
-
-
-def uid_for(ip: str) -> int:
-    """A user of its own for each VM, from a range that nobody hands out: VMs cannot touch each other."""
-    return UID_BASE + int(ipaddress.IPv4Address(ip)) % (1 << 24)
+_NO_IDS = Ids(65_534)
+"""Nobody's, for a machine that only is looked at."""
 
 
 def _nowhere(ip: str, volume: Volume) -> Path:
@@ -54,41 +49,55 @@ def _nowhere(ip: str, volume: Volume) -> Path:
 
 
 def _is_disk(volume: Volume) -> bool:
-    """The root of what boots from memory is none."""
+    """A root in memory is not a disk."""
     return volume.format is not VolumeFormat.MEMORY and volume.made
+
+
+class MachinePlace(Struct, frozen=True):
+    """Where the machines of a node are."""
+
+    cgroup: str
+    """Above the cgroups of all of them."""
+    directory: Callable[[str], Path]
+    """That of the VM with this address."""
+    subnet_of: Callable[[VM | VmNic], Subnet]
+    volume_path: Callable[[str, Volume], Path] = _nowhere
 
 
 class Machines:
     def __init__(
-        self,
-        drivers: Mapping[str, MachineDriver],
-        overheads_mib: Mapping[str, int | None],
-        network: Network,
-        images: ImageStore,
-        cgroup: str,
-        directory: Callable[[str], Path],
-        subnet_of: Callable[[VM | VmNic], Subnet],
-        templates: Templates | None = None,
-        volume_path: Callable[[str, Volume], Path] | None = None,
-        max_processes: Mapping[str, int] | None = None,
+        self, supplies: Supplies, network: Network, place: MachinePlace, templates: Templates | None = None
     ) -> None:
-        self._drivers = drivers
-        self._overheads_mib = overheads_mib
+        self.supplies = supplies
+        self._kinds, self._images, self._ids = supplies.kinds, supplies.images, supplies.ids
         self._network = network
-        self._images = images
-        self._cgroup = cgroup
-        self._directory = directory
-        self._subnet_of = subnet_of
+        self._place = place
+        self._subnet_of = place.subnet_of
         self._templates = templates
-        self._volume_path = volume_path or _nowhere
-        self._max_processes = max_processes or {}
         self._forking = asyncio.Semaphore(FORKS_PER_CORE * host.cores())
 
     def driver(self, name: str) -> MachineDriver:
-        if name not in self._drivers:
-            known = ", ".join(sorted(self._drivers))
-            raise NotFound(f"driver {name!r}: not on this node", hint=f"there are: {known}")
-        return self._drivers[name]
+        return self._kinds.driver(name)
+
+    # --- the users that machines run as
+
+    def take_ids(self, vm: VM) -> Ids:
+        """The VM's own. There are free ones, or it has some."""
+        return self._ids.take(vm.instance_id, self._kinds.id_space(vm.driver))
+
+    def release_ids(self, vm: VM) -> None:
+        """Nothing of it is left."""
+        self._ids.release(vm.instance_id)
+
+    def uid(self, vm: VM) -> int:
+        """The user that owns its files."""
+        return self._ids_of(vm).first
+
+    def _ids_of(self, vm: VM) -> Ids:
+        ids = self._ids.find(vm.instance_id)
+        if ids is None:
+            raise HostFailure(f"VM {vm.name}: it has no user to run as", hint="restart the agent")
+        return ids
 
     def machine(self, vm: VM) -> Machine:
         """What the driver is told of a VM that is there: all but what it boots, which may be gone by now."""
@@ -96,6 +105,7 @@ class Machines:
             self._network.nic(nic, self._subnet_of(nic), is_default_route=nic.ip == vm.ip)
             for nic in vm.all_nics
         )
+        ids = self._ids.find(vm.instance_id) or _NO_IDS
         return Machine(
             ip=vm.ip,
             name=vm.name,
@@ -108,9 +118,10 @@ class Machines:
             cmdline="",
             nic=first,
             extra_nics=tuple(others),
-            directory=self._directory(vm.ip),
+            directory=self._place.directory(vm.ip),
             cgroup=self.group(vm),
-            uid=uid_for(vm.ip),
+            uid=ids.first,
+            ids=ids.count,
             serial=serial_number(vm, self._subnet_of(vm)),
             milli_cpus=vm.milli_cpus,
             disks=tuple(
@@ -121,23 +132,23 @@ class Machines:
 
     def disk(self, vm: VM, volume: Volume) -> Disk:
         """A volume as the driver sees it."""
-        path = self._volume_path(vm.ip, volume) if volume.store else None
+        path = self._place.volume_path(vm.ip, volume) if volume.store else None
         return Disk(volume.name, volume.size_mib, volume.format, path, volume.fs is FileSystem.EXT4)
 
     def disk_kinds(self) -> frozenset[str]:
         """The kinds of machine that take disks."""
-        return frozenset(name for name, driver in self._drivers.items() if isinstance(driver, CanHotplug))
+        return self._kinds.with_disks()
 
     def screen_kinds(self) -> frozenset[str]:
         """The kinds of machine that can have a screen."""
-        return frozenset(name for name, driver in self._drivers.items() if isinstance(driver, HasDisplay))
+        return self._kinds.with_screens()
 
     def gives_address(self, vm: VM) -> bool:
         """Whether a VM of its kind has its address once it is started, and asks nobody for one."""
         return isinstance(self.driver(vm.driver), GivesAddress)
 
     def group(self, vm: VM) -> str:
-        return f"{self._cgroup}/{vm.ip}"
+        return f"{self._place.cgroup}/{vm.ip}"
 
     async def launch(self, vm: VM, *, pooled: bool = False) -> StartedBy:
         """Everything of a running VM, or nothing, in the quickest way that works. `pooled`: it runs already.
@@ -148,18 +159,16 @@ class Machines:
             return StartedBy.POOL
         key = self.template_key(vm)
         directory = None if self._templates is None else self._templates.find(key)
-        doubtful = directory is not None and not await self._fork(vm, directory)
-        if directory is not None and not doubtful:
+        if directory is not None and await self._fork(vm, directory):
             return StartedBy.FORK
         await self._run(vm, self.driver(vm.driver).start)
-        if doubtful and key is not None and self._templates is not None:
-            self._templates.doubt(key)
         return StartedBy.COLD
 
     async def _run(
         self, vm: VM, start: Callable[[Machine], Awaitable[None]], weight: int | None = None
     ) -> None:
         driver, machine = self.driver(vm.driver), self._bootable(vm)
+        self._ids_of(vm)  # or it is not run
         async with Undo() as undo:
             undo.add(cgroups.remove, machine.cgroup)
             self.limit(vm, starting=True, weight=weight)
@@ -200,8 +209,19 @@ class Machines:
                 await self._run(vm, start)
         except AtollError as error:
             log.warning("VM %s %s could not be forked, and is started cold: %s", vm.ip, vm.name, error)
+            self._note_failure(directory, error)
             return False
+        self._note_fork(directory)
         return True
+
+    def _note_fork(self, directory: Path) -> None:
+        if self._templates is not None:
+            self._templates.note_fork(directory.name)
+
+    def _note_failure(self, directory: Path, error: AtollError) -> None:
+        """Want of memory, an address, a link or room on disk is not the template's fault."""
+        if self._templates is not None and isinstance(error, BadTemplate):
+            self._templates.doubt(directory.name)
 
     async def _hand_over(self, vm: VM) -> bool:
         """Whether what runs at its address as a member of the hot pool has become this VM."""
@@ -222,7 +242,12 @@ class Machines:
     async def fork_for_pool(self, vm: VM, directory: Path) -> None:
         """A copy that waits, and may use what nobody else wants."""
         driver = self._rehearsing(vm)
-        await self._run(vm, lambda machine: driver.fork(machine, directory), weight=1)
+        try:
+            await self._run(vm, lambda machine: driver.fork(machine, directory), weight=1)
+        except AtollError as error:
+            self._note_failure(directory, error)
+            raise
+        self._note_fork(directory)
 
     async def rehearse(self, vm: VM) -> None:
         await self._rehearsing(vm).rehearse(self.machine(vm))
@@ -240,8 +265,12 @@ class Machines:
 
     # --- any machine
 
+    def image(self, vm: VM) -> Image:
+        """What a VM was made of, whatever the image of that name is by now."""
+        return self._images.get_digest(vm.image, vm.image_digest)
+
     def _bootable(self, vm: VM) -> Machine:
-        image = self._images.get(vm.image)
+        image = self.image(vm)
         return structs.replace(
             self.machine(vm),
             kernel=self._images.path(image, image.boot.kernel),
@@ -262,7 +291,7 @@ class Machines:
     def _drivers_of(self, vm: VM) -> tuple[MachineDriver, ...]:
         """The one that runs it; of a damaged VM, any may."""
         if vm.driver == UNKNOWN_DRIVER:
-            return tuple(self._drivers.values())
+            return tuple(self._kinds.drivers.values())
         return (self.driver(vm.driver),)
 
     async def adopt(self, vm: VM) -> None:
@@ -276,7 +305,7 @@ class Machines:
 
     def limit(self, vm: VM, *, starting: bool, weight: int | None = None) -> None:
         """Its share of the node. While it starts it counts for whole CPUs, so that the start is short."""
-        overhead_mib = self._overheads_mib.get(vm.driver)
+        overhead_mib = self._kinds.overhead_mib(vm.driver)
         if overhead_mib is None:
             return
         milli_cpus = vm.vcpus * 1000 if starting else vm.milli_cpus
@@ -288,7 +317,7 @@ class Machines:
                 cpu_milli_quota=quota,
                 cpu_weight=weight or max(1, min(10_000, milli_cpus // 10)),
                 memory_mib=capacity.memory_mib(vm) + overhead_mib,
-                pids=self._max_processes.get(vm.driver, PIDS),
+                pids=self._kinds.max_processes(vm.driver),
             ),
         )
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct, structs
 
-from atoll.drivers.machine.base import CanFork, Machine, MachineDriver, Nic
+from atoll.drivers.machine.base import CanFork, Machine, Nic
 from atoll.errors import AtollError
-from atoll.images.store import ImageStore
+from atoll.hypervisor.launch.supplies import Supplies
 from atoll.model.vm import VM
 from atoll.plan import templates as plan
-from atoll.plan.templates import Kept, Template, TemplateSpec
-from atoll.system import cgroups, files, host, steps
+from atoll.plan.templates import Doubt, Kept, Patience, Template, TemplateSpec
+from atoll.system import cgroups, clock, files, host, steps
 from atoll.system.undo import Undo
 
 log = logging.getLogger(__name__)
@@ -30,20 +30,22 @@ log = logging.getLogger(__name__)
 NAME = "template"
 MAC = "02:a9:00:00:00:01"
 NOBODY = "00000000-0000-0000-0000-000000000000"
-UID = 0x6000_0000
 PIDS = 128
 RECORD_LIMIT = 64 << 10
 CHECK_EVERY_S = 10.0
 SETTLE_S = 0.2
+MOST_DOUBTS = 256
 
 
-class Limits(Struct, frozen=True):
+class TemplateLimits(Struct, frozen=True):
     """What templates may take of a node."""
 
     most: int
     """How many are kept; 0: none are made."""
     memory_reserve_mib: int
     disk_reserve_mib: int
+    patience: Patience = Patience()
+    """With what could not be made, or not be forked."""
 
 
 class _Held(Struct):
@@ -58,23 +60,19 @@ class Templates:
     def __init__(
         self,
         root: Path,
-        limits: Limits,
-        drivers: Mapping[str, MachineDriver],
-        overheads_mib: Mapping[str, int | None],
-        images: ImageStore,
+        limits: TemplateLimits,
+        supplies: Supplies,
         cgroup: str,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._root = root
         self._limits = limits
-        self._drivers = drivers
-        self._overheads_mib = overheads_mib
-        self._images = images
+        self._kinds, self._images, self._ids = supplies.kinds, supplies.images, supplies.ids
         self._cgroup = f"{cgroup}/{NAME}"
         self._changed = changed
         self._held: dict[str, _Held] = {}
         self._wanted: dict[str, TemplateSpec] = {}
-        self._doubted: set[str] = set()
+        self._doubts: dict[str, Doubt] = {}
         self._uses = 0
         self._wake = asyncio.Event()
 
@@ -91,38 +89,50 @@ class Templates:
     def key(self, vm: VM, machine: Machine) -> str | None:
         """What a template for this VM is called, whether there is one or not; None when there cannot be."""
         try:
-            image = self._images.get(vm.image)
+            image = self._images.get_digest(vm.image, vm.image_digest)
         except AtollError:
             return None
-        driver = self._drivers.get(vm.driver)
+        driver = self._kinds.drivers.get(vm.driver)
         if self._limits.most == 0 or not isinstance(driver, CanFork) or not plan.can_fork(image, vm):
             return None
         spec = plan.spec_of(vm, machine.nic.mtu)
         template = self._machine(spec)
         # Whatever else a machine has (disks, a screen), its template would not have.
-        if _as_nobody(machine, template) != template:
+        if _without_identity(machine, template) != template:
             return None
         return plan.key_of(spec, driver.template_basis(template))
 
     def find(self, key: str | None) -> Path | None:
-        """The template of this key, if forks can be made of it just now."""
+        """The template of this key, if forks can be made of it just now. Looking is not using."""
         held = self._held.get(key or "")
-        if held is None or not held.ready:
-            return None
-        held.used = self._count()
-        return self._root / held.template.key
+        return self._root / held.template.key if held is not None and held.ready else None
+
+    def note_fork(self, key: str) -> None:
+        """A fork of it runs."""
+        self._doubts.pop(key, None)
+        if key in self._held:
+            self._held[key].used = self._count()
 
     def want(self, vm: VM, machine: Machine) -> None:
         """A VM had to be started cold: make a template for the next one, when there is time."""
         key = self.key(vm, machine)
-        if key is not None and key not in self._held and key not in self._doubted:
+        if key is not None and key not in self._held and not self._is_doubted(key):
             self._wanted[key] = plan.spec_of(vm, machine.nic.mtu)
             self._wake.set()
 
     def doubt(self, key: str) -> None:
-        """A fork of it failed. It goes, and none like it is made by this agent."""
-        self._doubted.add(key)
+        """A fork of it failed, for what is in it. It goes, and one like it is made after a while."""
+        self._put_off(key)
         self._drop(key)
+
+    def _is_doubted(self, key: str) -> bool:
+        return key in self._doubts and clock.monotonic() < self._doubts[key].until
+
+    def _put_off(self, key: str) -> None:
+        last = self._doubts.pop(key, None)
+        self._doubts[key] = plan.doubted(last, clock.monotonic(), self._limits.patience)
+        while len(self._doubts) > MOST_DOUBTS:
+            del self._doubts[next(iter(self._doubts))]
 
     # --- in the background
 
@@ -155,6 +165,9 @@ class Templates:
 
     async def _tend(self) -> None:
         limits = self._limits
+        for key in [key for key, held in self._held.items() if not self._has_image(held.template.spec)]:
+            log.info("template %s: dropped, its image is gone", key)
+            self._drop(key)
         for key in plan.to_drop(
             self._kept(), limits.most, files.free_mib(self._root), limits.disk_reserve_mib
         ):
@@ -179,17 +192,20 @@ class Templates:
             await self._make(key, spec)
         except (AtollError, OSError) as error:
             log.warning("making a template of image %s: %s", spec.image, error)
-            self._doubted.add(key)
+            self._put_off(key)
 
     async def _make(self, key: str, spec: TemplateSpec) -> None:
-        machine, driver = self._machine(spec), self._drivers[spec.driver]
+        driver, space = self._kinds.drivers[spec.driver], self._kinds.id_space(spec.driver)
         assert isinstance(driver, CanFork)
         directory = self._root / key
+        await self._ids.until_free(space)
         async with Undo() as always, Undo() as undo:
-            # Made of the image as it is now: if it was replaced since, this template is not wanted any more.
+            always.add(self._ids.release, NAME)
+            ids = self._ids.take(NAME, space)
+            machine = structs.replace(self._machine(spec), uid=ids.first, ids=ids.count)
             basis = dict(driver.template_basis(machine))
-            if plan.key_of(spec, basis) != key or self._images.get(spec.image).digest != spec.image_digest:
-                return
+            if plan.key_of(spec, basis) != key:
+                return  # the host has changed since it was wanted
             undo.add(files.remove_tree, directory)
             files.make_dirs(directory)
             steps.step("template.begun")
@@ -211,7 +227,7 @@ class Templates:
 
     def _limit(self, spec: TemplateSpec, machine: Machine) -> None:
         """It may use what nobody else wants."""
-        overhead_mib = self._overheads_mib[spec.driver]
+        overhead_mib = self._kinds.overhead_mib(spec.driver)
         if overhead_mib is not None:
             limits = cgroups.Limits(
                 cpu_milli_quota=None, cpu_weight=1, memory_mib=spec.memory_mib + overhead_mib, pids=PIDS
@@ -219,8 +235,8 @@ class Templates:
             cgroups.ensure(machine.cgroup, limits)
 
     def _machine(self, spec: TemplateSpec) -> Machine:
-        """A machine that is nobody: what forks have in common is all that there is of it."""
-        image = self._images.get(spec.image)
+        """The machine without an identity that forks are copied from."""
+        image = self._images.get_digest(spec.image, spec.image_digest)
         return Machine(
             ip=NAME,
             name=NAME,
@@ -234,7 +250,7 @@ class Templates:
             nic=Nic(link="at-template", bridge="", mac=MAC, mtu=spec.mtu),
             directory=self._root / "making",
             cgroup=self._cgroup,
-            uid=UID,
+            uid=0,
             rootfs=self._images.path(image, image.rootfs) if image.rootfs else None,
             image_digest=image.digest,
         )
@@ -265,7 +281,7 @@ class Templates:
         files.remove_tree(self._root / key)
 
     def _driver(self, key: str) -> CanFork:
-        driver = self._drivers[self._held[key].template.spec.driver]
+        driver = self._kinds.drivers[self._held[key].template.spec.driver]
         assert isinstance(driver, CanFork)
         return driver
 
@@ -280,31 +296,38 @@ class Templates:
         try:
             text = files.read_limited(directory / "template.json", RECORD_LIMIT)
             template = msgspec.json.decode(text, type=Template)
-            driver = self._drivers.get(template.spec.driver)
+            driver = self._kinds.drivers.get(template.spec.driver)
             if not isinstance(driver, CanFork) or template.key != directory.name:
                 return None
-            same_image = self._images.get(template.spec.image).digest == template.spec.image_digest
             basis = driver.template_basis(self._machine(template.spec))
-            return template if same_image and basis == template.basis else None
+            return template if basis == template.basis else None
         except (OSError, AtollError, msgspec.MsgspecError):
             return None
+
+    def _has_image(self, spec: TemplateSpec) -> bool:
+        try:
+            self._images.get_digest(spec.image, spec.image_digest)
+        except AtollError:
+            return False
+        return True
 
     def _count(self) -> int:
         self._uses += 1
         return self._uses
 
 
-def _as_nobody(machine: Machine, nobody: Machine) -> Machine:
-    """A machine without all that makes it somebody."""
+def _without_identity(machine: Machine, template: Machine) -> Machine:
+    """A machine as it would be if it were the template's: all that tells it from others is gone. Pure."""
     return structs.replace(
         machine,
-        ip=nobody.ip,
-        name=nobody.name,
-        instance_id=nobody.instance_id,
-        nic=nobody.nic,
-        directory=nobody.directory,
-        cgroup=nobody.cgroup,
-        uid=nobody.uid,
-        milli_cpus=nobody.milli_cpus,
-        serial=nobody.serial,
+        ip=template.ip,
+        name=template.name,
+        instance_id=template.instance_id,
+        nic=template.nic,
+        directory=template.directory,
+        cgroup=template.cgroup,
+        uid=template.uid,
+        ids=template.ids,
+        milli_cpus=template.milli_cpus,
+        serial=template.serial,
     )

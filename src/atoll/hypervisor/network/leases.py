@@ -70,7 +70,7 @@ class Leases:
     def client(self, ip: str, vm: VM | None) -> Client | None:
         """Who boots over the network from this address; `vm` is the one that has it, if one has."""
         if vm is not None:
-            return Client(vm.ip, vm.mac, vm.image)
+            return Client(vm.ip, vm.mac, vm.image, vm.image_digest)
         lease = self.machine_at(ip)
         return Client(lease.ip, lease.mac, lease.boot.image) if lease else None
 

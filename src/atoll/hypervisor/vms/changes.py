@@ -59,7 +59,7 @@ class Changes:
         """All of it, or nothing."""
         async with self._vms.alone_with(self._vms.show(reference)) as vm:
             if change.memory_mib is not UNSET:
-                check_memory(change.memory_mib, self._bench.images.get(vm.image))
+                check_memory(change.memory_mib, self._bench.machines.image(vm))
             plan_change(vm, change, identity, self._bench.room(), clock.now())
             if change.user_data is not UNSET and change.user_data:
                 await self._bench.records.write_user_data(vm.ip, change.user_data)

@@ -52,14 +52,13 @@ class Creator:
     async def create(self, request: CreateVm, identity: Identity) -> AsyncIterator[Progress | Done[VM]]:
         """Make and start a VM; undone as a whole unless it got as far as running."""
         began = clock.monotonic()
-        if (known := await self._made_by(request.request_id)) is not None:
-            check_owner(identity, "vm.create", known, self._bench.facts.operators)
-            await self._acknowledgements.expect(known)
-            yield Done(known)
+        found = await self._made_or_image(request)
+        if isinstance(found, VM):
+            check_owner(identity, "vm.create", found, self._bench.facts.operators)
+            await self._acknowledgements.expect(found)
+            yield Done(found)
             return
-        self._bench.holdings.check_not_drained("creating a VM")
-        image = self._bench.images.get(request.spec.image)
-        claim = self._claim(request, identity, image)
+        claim = self._claim(request, identity, found)
         vm = claim.vm
         self._stages.begin(vm, began)
         async with self._vms.lock(vm), Undo() as undo:
@@ -74,7 +73,7 @@ class Creator:
             steps.step("create.user-data")
             for volume in vm.volumes:
                 if volume.store:
-                    await self._bench.stores.make(vm.ip, volume)
+                    await self._bench.stores.make(vm.ip, volume, self._bench.machines.uid(vm))
             steps.step("create.volumes")
             yield self._stages.progress(vm, "volume")
             started_by = await self._bench.machines.launch(vm, pooled=claim.pooled)
@@ -108,6 +107,16 @@ class Creator:
         await asyncio.to_thread(self._bench.stores.discard, vm.ip)
         await self._vms.forget(vm)
 
+    async def _made_or_image(self, request: CreateVm) -> VM | Image:
+        """The VM that an earlier call made; else what to make one of, which is there until the next pause."""
+        spec, supplies = request.spec, self._bench.machines.supplies
+        while (known := await self._made_by(request.request_id)) is None:
+            self._bench.holdings.check_not_drained("creating a VM")
+            if (image := supplies.ready(spec.image, spec.driver)) is not None:
+                return image
+            await supplies.prepare(spec.image, spec.driver)
+        return known
+
     async def _made_by(self, request_id: str | None) -> VM | None:
         """The VM that an earlier call with this id made. One that is under way is waited for."""
         if request_id is None or (record := self._vms.find_by_request(request_id)) is None:
@@ -119,7 +128,7 @@ class Creator:
 
     def _claim(self, request: CreateVm, identity: Identity, image: Image) -> Claim:
         """All checks, then the address. No await is between them: nobody else gets it."""
-        pooled = self._pool.held()
+        pooled = self._pool.yielding()
         self._bench.machines.driver(request.spec.driver)
         room = structs.replace(
             self._bench.room(),
@@ -129,16 +138,18 @@ class Creator:
         )
         now, instance_id = clock.now(), new_instance_id(request.spec)
         vm = plan_vm(request, identity, image, room, now=now, instance_id=instance_id)
-        member = self._pool.take(vm)
+        member = self._pool.choose(vm)
         if member is not None:
             # Again, with that address before all others: more of a VM may follow from its address.
             room = structs.replace(room, freed=room.freed | {member.vm.ip: -1})
             vm = plan_vm(request, identity, image, room, now=now, instance_id=member.vm.instance_id)
-        boot_id = self._bench.facts.boot_id
-        self._vms.claim(Record(vm, Want.RUNNING, committed=False, boot_id=boot_id))
+        fits = member is not None and member.vm.ip == vm.ip
+        if not fits:  # its address was taken from the node meanwhile
+            vm = structs.replace(vm, instance_id=instance_id)
+        boot_id, ids = self._bench.facts.boot_id, self._bench.machines.take_ids(vm)
+        self._vms.claim(Record(vm, Want.RUNNING, committed=False, boot_id=boot_id, ids=ids))
+        if member is not None and fits:
+            self._pool.hand_over(member)
+            member = None
         short_mib = self._pool.demand().memory_mib - self._bench.unused().memory_mib
-        going = self._pool.make_way(vm, short_mib)
-        if member is None or member.vm.ip == vm.ip:
-            return Claim(vm, member is not None, going)
-        # Its address was taken from the node meanwhile.
-        return Claim(vm, False, (*going, member))
+        return Claim(vm, fits, self._pool.make_way(vm, short_mib, unfit=member))

@@ -3,6 +3,7 @@
     <state>/node.json                   subnets and addresses given to the node; node.json.copy is the same
     <state>/vms/<ip>/vm.json            the record: what the VM is, and what was last asked of it
     <state>/vms/<ip>/nic-<ip>           an address of an interface beside the first, for when the record is lost
+    <state>/vms/<ip>/ids-<first>-<n>    the users that it runs as, likewise
     <state>/vms/<ip>/user-data-<hash>   the user data, and what it was before; beside it sockets and logs
     <state>/trash/                      directories on their way out; emptied at start-up
 
@@ -29,9 +30,11 @@ from atoll.model.checks import check_ip
 from atoll.model.network import mac_for
 from atoll.model.vm import MAX_USER_DATA, UNKNOWN_DRIVER, VM, MachineType, VmNic, VmState
 from atoll.plan.addresses import Given, nic_of
+from atoll.plan.ids import Ids
 from atoll.plan.recovery import Want
 from atoll.serving.formats import Format, Unknown
 from atoll.system import files, steps
+from atoll.system.failures import failing
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +42,7 @@ MAX_RECORD = 1 << 20
 MAX_GIVEN = 64 << 20
 _USER_DATA = "user-data-"
 _NIC = "nic-"
+_IDS = "ids-"
 _UNREADABLE = (msgspec.MsgspecError, AtollError, OSError, UnicodeDecodeError)
 
 
@@ -58,6 +62,8 @@ class Record(Struct, frozen=True):
     """It is undone at this moment unless its creator says that it was told."""
     moving: VM | None = None
     """What it is on its way to be, at another address. Both addresses are its own meanwhile."""
+    ids: Ids | None = None
+    """The users and groups of the host that are its own. None: an agent wrote it that did not give any."""
 
     @property
     def vms(self) -> tuple[VM, ...]:
@@ -80,6 +86,8 @@ class Records:
         self.carried: dict[str, str] = {}
         """VMs whose move was cut short: what is kept of them elsewhere may be at that other address."""
         self._unreadable: dict[str, frozenset[str]] = {}
+        self.marked_ids: dict[str, tuple[Ids, ...]] = {}
+        """What those run as whose records could not be read, as far as that is known; by directory."""
         self._unknown: dict[str, Unknown] = {}
         """Fields of records that only a newer agent knows, by instance id; they stay as they are."""
         self._unknown_given: Unknown = {}
@@ -146,6 +154,8 @@ class Records:
             mark = directory / f"{_NIC}{nic.ip}"
             if not mark.exists():
                 files.write_durably(mark, b"")
+        if record.ids is not None:
+            _mark(directory / f"{_IDS}{record.ids.first}-{record.ids.count}")
         unknown = self._unknown.get(record.vm.instance_id, {})
         files.write_durably(directory / "vm.json", RECORD.encode(record, unknown))
         if self._user_data.get(record.vm.ip) != record.vm.user_data_sha256:
@@ -154,7 +164,7 @@ class Records:
     def load(self) -> dict[str, Record]:
         """All records that can be read. A directory without one is left of a killed create: it goes."""
         records: dict[str, Record] = {}
-        self._unreadable = {}
+        self._unreadable, self.marked_ids = {}, {}
         for directory in sorted(self._vms.iterdir()):
             path = directory / "vm.json"
             if not path.exists():
@@ -171,10 +181,15 @@ class Records:
             except _UNREADABLE as error:
                 log.error("record %s cannot be read and is left alone: %s", path, error)
                 self._unreadable[directory.name] = frozenset((directory.name, *_nics_in(directory)))
+                self.marked_ids[directory.name] = _ids_in(directory)
                 damaged = self._damaged(directory, error)
                 if damaged is not None:
                     records[directory.name] = damaged
         return records
+
+    def is_recorded(self, ip: str) -> bool:
+        """Whether a VM has its record at this address, readable or not."""
+        return (self.directory(ip) / "vm.json").exists()
 
     async def discard(self, ip: str) -> None:
         """Remove the directory of a VM: out of sight in one step, then for good."""
@@ -292,6 +307,19 @@ def damaged(ip: str, others: Collection[str], given: Given, written_at: datetime
 def _nics_in(directory: Path) -> list[str]:
     """The addresses of a VM beside its first, as its directory tells them."""
     return sorted(path.name.removeprefix(_NIC) for path in directory.glob(f"{_NIC}*"))
+
+
+def _mark(path: Path) -> None:
+    """An empty file, on disk for good with the next write of the record, which syncs the directory."""
+    if not path.exists():
+        with failing(f"writing {path}"):
+            path.touch(0o600)
+
+
+def _ids_in(directory: Path) -> tuple[Ids, ...]:
+    """What a VM runs as, as its directory tells it."""
+    told = (path.name.removeprefix(_IDS).split("-") for path in sorted(directory.glob(f"{_IDS}*")))
+    return tuple(Ids(*map(int, words)) for words in told if len(words) == 2 and all(map(str.isdigit, words)))
 
 
 def _read(path: Path) -> tuple[Record, Unknown]:

@@ -37,7 +37,6 @@ class Stages:
     def __init__(self, bench: Workbench, board: Board, answers: Answers = answers) -> None:
         self._vms = bench.vms
         self._machines = bench.machines
-        self._images = bench.images
         self._background = bench.background
         self._board = board
         self._follower = Follower(board, bench.vms.current, clock.monotonic, answers)
@@ -76,7 +75,7 @@ class Stages:
     async def follow(self, vm: VM, wait: Wait, told: tuple[str, ...] = ()) -> Lines:
         """Its stages as it reaches them, up to the one that is waited for; then the VM."""
         # Unless somebody says otherwise: the stage at which its image is of use.
-        wait = Wait(wait.wait_for or self._images.get(vm.image).ready, wait.timeout_s)
+        wait = Wait(wait.wait_for or self._machines.image(vm).ready, wait.timeout_s)
         async with contextlib.aclosing(self._follower.follow(vm, wait, told)) as stages:
             async for progress in stages:
                 yield progress

@@ -1,5 +1,7 @@
 """Where volumes are kept: <store>/<ip>/<name>.<format>, each file its VM's user's own, in directories that are closed.
 
+`uid` is that user: the tools that read a volume run as whoever owns it.
+
 Effects: files. One that is there under its name is whole: it is made beside it and takes its place in one step. What
 no record names is removed when the agent starts.
 """
@@ -13,7 +15,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from pathlib import Path
 
 from atoll.errors import Conflict, HostFailure, Invalid, NotFound
-from atoll.hypervisor.launch.machines import uid_for
+from atoll.hypervisor.vms.records import Record
 from atoll.model.size import show_mib
 from atoll.model.vm import VM
 from atoll.model.volume import FileSystem, Volume, VolumeFormat
@@ -33,7 +35,12 @@ class Stores:
         self._reserve_mib = reserve_mib
         self.spaces: tuple[Space, ...] = ()
 
-    def prepare(self, vms: Mapping[str, VM], unreadable: Collection[str], carried: Mapping[str, str]) -> None:
+    def prepare(
+        self,
+        vms: Mapping[str, Record],
+        unreadable: Collection[str],
+        carried: Mapping[str, str],
+    ) -> None:
         """Make the stores, and leave in them what the VMs of this node have, and nothing else.
 
         `carried`: VMs whose files may still be at another address. `unreadable`: addresses of which nobody knows.
@@ -52,12 +59,15 @@ class Stores:
                     files.remove_tree(directory)
         self.spaces = tuple(self._spaces())
 
-    def _tidy(self, directory: Path, vm: VM) -> None:
+    def _tidy(self, directory: Path, record: Record) -> None:
         disks.remove_parts(directory)
+        vm = record.vm
         named = {self.path(vm.ip, volume) for volume in vm.volumes if volume.store and volume.made}
         for path in directory.iterdir():
             if path not in named:
                 files.remove_tree(path)
+            elif record.ids is not None and path.stat().st_uid != record.ids.first:
+                disks.give(path, record.ids.first)
 
     def _spaces(self) -> Iterator[Space]:
         """What may be promised in all, however much of it is written already."""
@@ -78,12 +88,12 @@ class Stores:
             raise NotFound(f"store {volume.store!r}: not on this node", hint=f"there are: {known}")
         return self._places[volume.store] / ip / volume.file
 
-    async def make(self, ip: str, volume: Volume) -> None:
+    async def make(self, ip: str, volume: Volume, uid: int) -> None:
         """An empty volume, or one with an empty file system. There already is success."""
         path = self._room_for(ip, volume)
         if path.exists():
             return
-        async with disks.in_the_making(path, uid_for(ip)) as part:
+        async with disks.in_the_making(path, uid) as part:
             if volume.fs is FileSystem.NONE:
                 await _make_empty(part, volume.format, volume.size_mib)
             elif volume.format is VolumeFormat.RAW:
@@ -91,18 +101,20 @@ class Stores:
                 await disks.make_ext4(part)
             else:
                 await disks.make_qcow2(part, volume.size_mib)
-                async with self._scratch(path, ip) as raw:
+                async with self._scratch(path, uid) as raw:
                     disks.set_size(raw, volume.size_mib)
                     await disks.make_ext4(raw)
                     await disks.convert(raw, "raw", part, "qcow2")
 
-    async def receive(self, ip: str, volume: Volume, chunks: AsyncIterator[bytes], sha256: str) -> FileSystem:
+    async def receive(
+        self, ip: str, volume: Volume, chunks: AsyncIterator[bytes], sha256: str, uid: int
+    ) -> FileSystem:
         """A volume with this content; Invalid if it is another. The file system that is on it, where that is known."""
         path = self._room_for(ip, volume)
         most = volume.size_mib << 20
         if volume.format is VolumeFormat.QCOW2:
             most += _QCOW2_MARGIN_MIB << 20
-        async with disks.in_the_making(path, uid_for(ip)) as part:
+        async with disks.in_the_making(path, uid) as part:
             await _receive(part, chunks, sha256, most)
             if volume.format is VolumeFormat.QCOW2:
                 await disks.grow_qcow2(part, volume.size_mib)
@@ -110,7 +122,7 @@ class Stores:
             disks.set_size(part, volume.size_mib)
             return FileSystem.EXT4 if disks.ext_at(part) is not None else FileSystem.NONE
 
-    async def grow(self, ip: str, volume: Volume, size_mib: int) -> None:
+    async def grow(self, ip: str, volume: Volume, size_mib: int, uid: int) -> None:
         """The disk, and the ext4 file system on it. So large already is success."""
         path = self._there(ip, volume)
         if volume.format is VolumeFormat.RAW:
@@ -118,18 +130,18 @@ class Stores:
             if volume.fs is FileSystem.EXT4:
                 await disks.resize_ext(path)
         elif volume.fs is FileSystem.EXT4:
-            async with self._scratch(path, ip) as raw:
+            async with self._scratch(path, uid) as raw:
                 disks.set_size(raw, size_mib)
                 await disks.convert(path, "qcow2", raw, "raw")
                 await disks.resize_ext(raw)
-                await self._replace(ip, volume, raw, size_mib)
+                await self._replace(ip, volume, raw, size_mib, uid)
         else:
             await disks.grow_qcow2(path, size_mib)
 
-    async def shrink(self, ip: str, volume: Volume, size_mib: int) -> None:
+    async def shrink(self, ip: str, volume: Volume, size_mib: int, uid: int) -> None:
         """The ext4 file system, and then the disk. On a copy: killed half-way, it is as it was."""
         path = self._there(ip, volume)
-        async with self._scratch(path, ip) as raw:
+        async with self._scratch(path, uid) as raw:
             if volume.format is VolumeFormat.RAW:
                 await disks.copy(path, raw)
             else:
@@ -144,20 +156,20 @@ class Stores:
                 )
             await disks.resize_ext(raw, size_mib)
             disks.set_size(raw, size_mib)
-            await self._replace(ip, volume, raw, size_mib)
+            await self._replace(ip, volume, raw, size_mib, uid)
 
-    async def _replace(self, ip: str, volume: Volume, raw: Path, size_mib: int) -> None:
-        async with disks.in_the_making(self.path(ip, volume), uid_for(ip)) as part:
+    async def _replace(self, ip: str, volume: Volume, raw: Path, size_mib: int, uid: int) -> None:
+        async with disks.in_the_making(self.path(ip, volume), uid) as part:
             if volume.format is VolumeFormat.RAW:
                 await disks.copy(raw, part)
             else:
                 await disks.make_qcow2(part, size_mib)
                 await disks.convert(raw, "raw", part, "qcow2")
 
-    async def copy_to(self, ip: str, volume: Volume, moved: Volume) -> None:
+    async def copy_to(self, ip: str, volume: Volume, moved: Volume, uid: int) -> None:
         """The file of a volume in another store too."""
         source = self._there(ip, volume)
-        async with disks.in_the_making(self._room_for(ip, moved), uid_for(ip)) as part:
+        async with disks.in_the_making(self._room_for(ip, moved), uid) as part:
             await disks.copy(source, part)
 
     def remove(self, ip: str, volume: Volume) -> None:
@@ -179,8 +191,6 @@ class Stores:
                 continue
             with failing(f"moving volumes of {ip} to {to}"):
                 (place / ip).rename(place / to)
-                for path in (place / to).iterdir():
-                    disks.give(path, uid_for(to))
                 files.sync_dir(place)
 
     def used_mib(self, vm: VM) -> int:
@@ -205,13 +215,13 @@ class Stores:
         return path
 
     @contextlib.asynccontextmanager
-    async def _scratch(self, path: Path, ip: str) -> AsyncIterator[Path]:
+    async def _scratch(self, path: Path, uid: int) -> AsyncIterator[Path]:
         """A file beside it for the time of the block."""
         scratch = path.with_name(f".{path.name}.scratch.part")
         with failing(f"making {scratch}"):
             scratch.unlink(missing_ok=True)
             scratch.touch(0o600)
-            disks.give(scratch, uid_for(ip))
+            disks.give(scratch, uid)
         try:
             yield scratch
         finally:

@@ -53,7 +53,7 @@ class Volumes:
             steps.step("volume.claimed")
             try:
                 if volume.store:
-                    await self._stores.make(vm.ip, volume)
+                    await self._stores.make(vm.ip, volume, self._machines.uid(vm))
             except BaseException:
                 await self._unclaim(vm, volume)
                 raise
@@ -72,7 +72,7 @@ class Volumes:
             vm, volume = await self._claim(vm, spec)
         # Nobody has to wait for a slow sender: the VM is let go of meanwhile, and may be gone afterwards.
         try:
-            fs = await self._stores.receive(vm.ip, volume, chunks, request.sha256)
+            fs = await self._stores.receive(vm.ip, volume, chunks, request.sha256, self._machines.uid(vm))
             async with self._vms.alone_with(vm) as vm:
                 find(vm.volumes, name, vm.name)
                 vm = await self._finish(vm, structs.replace(volume, made=True, fs=fs))
@@ -186,14 +186,14 @@ class Volumes:
         self._check_free(vm, volume, "resizing")
         resized = structs.replace(volume, size_mib=size_mib)
         if size_mib < volume.size_mib:
-            await self._stores.shrink(vm.ip, volume, size_mib)
+            await self._stores.shrink(vm.ip, volume, size_mib, self._machines.uid(vm))
             return await self._set(vm, _with(vm.volumes, resized))
         # Claimed first. Of the same size is done again: it may have been cut short.
         room = self._room()
         choose_store(size_mib - volume.size_mib, volume.store, room.spaces, room.volumes)
         vm = await self._set(vm, _with(vm.volumes, resized))
         try:
-            await self._stores.grow(vm.ip, volume, size_mib)
+            await self._stores.grow(vm.ip, volume, size_mib, self._machines.uid(vm))
         except BaseException:
             await self._set(vm, _with(vm.volumes, volume))
             raise
@@ -209,7 +209,7 @@ class Volumes:
         room = self._room()
         choose_store(volume.size_mib, store, room.spaces, room.volumes)
         moved = structs.replace(volume, store=store)
-        await self._stores.copy_to(vm.ip, volume, moved)
+        await self._stores.copy_to(vm.ip, volume, moved, self._machines.uid(vm))
         vm = await self._set(vm, _with(vm.volumes, moved))
         await asyncio.to_thread(self._stores.remove, vm.ip, volume)
         return vm

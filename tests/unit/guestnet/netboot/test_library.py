@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.guestnet.netboot.library import Client, Content, Library, Missing
+from atoll.guestnet.netboot.library import KERNEL, Client, Content, Library, Missing
 from atoll.images.store import ImageStore
 from atoll.model.image import DirectBoot
 
@@ -105,3 +105,17 @@ def test_a_machine_without_an_image_has_no_script(library: Library) -> None:
 def test_bytes_are_read_from_anywhere() -> None:
     content = Content(b"0123456789")
     assert (content.size, content.read(8, 5)) == (10, b"89")
+
+
+def test_a_vm_boots_the_image_that_it_was_made_of_and_other_machines_the_newest(
+    folder: Path, tmp_path: Path
+) -> None:
+    images, made = ImageStore(tmp_path / "images"), []
+    for content in (b"old", b"new"):
+        (tmp_path / "k").write_bytes(content)
+        made.append(
+            images.add("tiny", kinds=("qemu",), boot=DirectBoot("k", "k"), files={"k": tmp_path / "k"})
+        )
+    vm = Client("10.1.0.7", "52:54:0a:01:00:07", "tiny", made[0].digest)
+    library = Library(folder, {vm.ip: vm, MINE.ip: MINE}.get, images)
+    assert (read(library, KERNEL, vm.ip), read(library, KERNEL)) == (b"old", b"new")

@@ -1,14 +1,12 @@
 """What LXC is told of a machine. Pure: turns a machine into its configuration and seccomp profile.
 
-Users and groups. Each container has a range of 65,536 ids of its own, which follows from its address: inside
-it is 0 to 65,535, outside a part of 0x80000000 to 0xfffeffff, which nobody hands out. Two containers of one
-/17 network never share a range. On disk the ids are those that the container sees (see roots.py), so a VM
-may change its address, or move to another node, without a change of its files.
+Users and groups. Each container has a range of 65,536 ids of its own: inside it is 0 to 65,535, outside what its
+machine was given. On disk the ids are those that the container sees (see roots.py), so a VM may move to another
+node, where it is given other ids, without a change of its files.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import shlex
 from pathlib import Path
 
@@ -18,9 +16,6 @@ from atoll.drivers.machine.base import Machine, Nic
 from atoll.system.mounts import IdRange
 
 IDS = 65_536
-FIRST_ID = 0x8000_0000
-# One less than would fit: the last range would hold the id that means "none".
-RANGES = 0x7FFF
 
 # Where its root is mounted, in the mount namespace of its monitor, which nobody else sees.
 STAGE = Path("/mnt")
@@ -49,28 +44,25 @@ class Tools(Struct, frozen=True):
     nsenter: Path
 
 
-def id_range(ip: str) -> IdRange:
-    """The users and groups of the container with this address."""
-    number = int(ipaddress.IPv4Address(ip))
-    # The upper half is mixed in, so that 10.1.0.5 and 10.2.0.5 differ.
-    place = (number + (number >> 15) * 0x9E37) % RANGES
-    return IdRange(inside=0, outside=FIRST_ID + place * IDS, count=IDS)
+def id_range(machine: Machine) -> IdRange:
+    """The users and groups of a container."""
+    return IdRange(inside=0, outside=machine.uid, count=machine.ids)
 
 
-def disk_ranges(ip: str) -> tuple[IdRange, ...]:
+def disk_ranges(machine: Machine) -> tuple[IdRange, ...]:
     """How ids on disk become those of the container.
 
     Beside its own there is one for the host's root, as whom the kernel works behind the scenes of an overlay.
     """
-    own = id_range(ip)
-    return (own, IdRange(inside=IDS, outside=0, count=1))
+    own = id_range(machine)
+    return (own, IdRange(inside=own.count, outside=0, count=1))
 
 
 def container_config(
     machine: Machine, *, console_log: Path, seccomp: Path, init: str, apparmor: str, tools: Tools
 ) -> str:
     """The configuration file, for `lxc-start -f`."""
-    ids = id_range(machine.ip)
+    ids = id_range(machine)
     settings = [
         ("lxc.uts.name", machine.name),
         ("lxc.rootfs.path", f"dir:{ROOT}"),

@@ -59,6 +59,10 @@ class LxcDriver:
     def name(self) -> str:
         return "lxc"
 
+    @property
+    def ids_per_machine(self) -> int:
+        return config.IDS
+
     async def describe(self) -> DriverInfo:
         return DriverInfo(
             name=self.name,
@@ -66,7 +70,7 @@ class LxcDriver:
             overhead_mib=OVERHEAD_MIB,
             max_processes=MAX_PROCESSES,
             confinement={
-                "user": f"root inside is nobody outside: {config.IDS} ids for each VM, from its address",
+                "user": f"root inside is nobody outside: {config.IDS} ids of its own for each VM",
                 "capabilities": f"in its own namespaces; without {', '.join(config.DROPPED_CAPABILITIES)}",
                 "seccomp": f"{len(config.DENIED_CALLS)} system calls denied",
                 "namespaces": "cgroup, ipc, mount, network, pid, user, uts",

@@ -91,7 +91,7 @@ def disk_of(machine: Machine) -> Path:
 
 def mount_root(machine: Machine, base: Path) -> None:
     """Mount it for the monitor that is started next. To be called in a mount namespace of its own."""
-    with mounts.user_namespace(disk_ranges(machine.ip)) as ids:
+    with mounts.user_namespace(disk_ranges(machine)) as ids:
         mounts.tmpfs(STAGE)
         # Here LXC keeps locks and sockets, for good: now they go with it.
         mounts.tmpfs(Path("/run"))

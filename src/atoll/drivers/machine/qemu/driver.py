@@ -15,7 +15,16 @@ from typing import Literal
 
 from msgspec import structs
 
-from atoll.drivers.machine.base import Console, Disk, Exit, Machine, OnExit, Seen, capabilities_of
+from atoll.drivers.machine.base import (
+    BadTemplate,
+    Console,
+    Disk,
+    Exit,
+    Machine,
+    OnExit,
+    Seen,
+    capabilities_of,
+)
 from atoll.drivers.machine.qemu import disks, record
 from atoll.drivers.machine.qemu.argv import Accelerator, board_of, overhead_mib
 from atoll.drivers.machine.qemu.channel import PARK, new_order
@@ -23,7 +32,7 @@ from atoll.drivers.machine.qemu.channel import opened as opened_channel
 from atoll.drivers.machine.qemu.console import LogConsole, open_line
 from atoll.drivers.machine.qemu.launch import Launcher, Memory, end_all, failed_start
 from atoll.drivers.machine.qemu.monitor import Watch
-from atoll.drivers.machine.qemu.template import Templates
+from atoll.drivers.machine.qemu.template import LoadedTemplates, blames_template
 from atoll.drivers.machine.started import Started
 from atoll.errors import AtollError, Conflict, HostFailure, TimedOut, Unreachable
 from atoll.model.node import DriverInfo
@@ -77,7 +86,7 @@ class QemuDriver:
         self._on_exit = on_exit
         self._namespace = namespace
         self._launcher = Launcher(accelerator, binary, namespace)
-        self._templates = Templates(self._launcher, accelerator, binary)
+        self._templates = LoadedTemplates(self._launcher, accelerator, binary)
         self._watches: dict[str, Watch] = {}
         self._consoles: dict[str, LogConsole] = {}
         self._opening: dict[str, asyncio.Lock] = {}
@@ -128,7 +137,13 @@ class QemuDriver:
                 await self._start(machine, self._templates.memory(directory))
 
     async def identify(self, machine: Machine) -> None:
-        await self._order(machine, new_order("identity", machine), "taken")
+        try:
+            await self._order(machine, new_order("identity", machine), "taken")
+        except (TimedOut, HostFailure) as error:
+            # One that has ended did not end for its template's sake, as far as anybody can tell.
+            if processes.processes_in(machine.cgroup):
+                raise BadTemplate(error.brief, hint=error.hint, details=error.details) from error
+            raise
 
     async def rehearse(self, machine: Machine) -> None:
         await self._order(machine, new_order("rehearse", machine), "taken")
@@ -288,13 +303,22 @@ class QemuDriver:
             try:
                 await watch.connect(START_TIMEOUT_S)
                 steps.step("qemu.connected")
-                if opened.template is not None and opened.template.state is not None:
-                    await watch.migrate("migrate-incoming", f"fd:{opened.template.state}", START_TIMEOUT_S)
             except AtollError as error:
                 raise failed_start(machine, error) from error
+            if opened.template is not None and opened.template.state is not None:
+                await self._restore(machine, watch, opened.template.state)
             steps.step("qemu.restored")
             undo.commit()
         self._follow(machine, watch)
+
+    async def _restore(self, machine: Machine, watch: Watch, state: int) -> None:
+        try:
+            await watch.migrate("migrate-incoming", f"fd:{state}", START_TIMEOUT_S)
+        except AtollError as error:
+            failure = failed_start(machine, error)
+            if not blames_template(failure.details["messages"]):
+                raise failure from error
+            raise BadTemplate(failure.brief, hint=failure.hint, details=failure.details) from error
 
     def _new_watch(self, machine: Machine, process: processes.Pid) -> Watch:
         def finished(watch: Watch, reason: Exit) -> None:

@@ -10,6 +10,7 @@ what all forks share anyway, and change none of it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 from collections.abc import Mapping
@@ -35,11 +36,11 @@ START_TIMEOUT_S = 20.0
 BOOT_TIMEOUT_S = 120.0
 SAVE_TIMEOUT_S = 30.0
 
-
+_NOT_RESTORED = "load of migration failed"
 _FILES = Files(0, 0, (0,), 0, 0, TemplateFiles(0, 0))
 
 
-class Templates:
+class LoadedTemplates:
     """Those that are ready for forks, by their directory."""
 
     def __init__(self, launcher: Launcher, accelerator: Accelerator, binary: str) -> None:
@@ -122,6 +123,14 @@ def cpu_model(cpuinfo: str) -> str:
     first = {name.strip(): value.strip() for name, _, value in reversed(list(fields))}
     flags = hashlib.sha256(first.get("flags", "").encode()).hexdigest()[:12]
     return f"{first.get('model name', 'unknown')} {flags}"
+
+
+def blames_template(messages: str) -> bool:
+    """Whether a QEMU that could not be restored says that it was the state's fault. Pure.
+
+    One that was killed says nothing, and one that lacks memory says so.
+    """
+    return _NOT_RESTORED in messages and os.strerror(errno.ENOMEM) not in messages
 
 
 def _save(ram: int, directory: Path) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
 
 from atoll.drivers.machine.base import Machine, Nic
@@ -15,7 +12,9 @@ from samples import a_machine
 
 TOOLS = config.Tools(ip=Path("/sbin/ip"), nsenter=Path("/usr/bin/nsenter"))
 MACHINE = a_machine(
-    nic=Nic(link="at-0a010005", bridge="br-default", mac="52:54:0a:01:00:05", mtu=1400), uid=0
+    nic=Nic(link="at-0a010005", bridge="br-default", mac="52:54:0a:01:00:05", mtu=1400),
+    uid=0x6100_0000,
+    ids=config.IDS,
 )
 
 
@@ -44,31 +43,12 @@ def test_a_container_is_told_its_name_its_root_and_its_groups() -> None:
 
 
 def test_users_and_groups_inside_are_a_range_of_its_own_outside() -> None:
-    ids = config.id_range(MACHINE.ip)
-    assert settings()["lxc.idmap"] == [f"{kind} 0 {ids.outside} 65536" for kind in "ug"]
-    assert ids.outside >= config.FIRST_ID
-
-
-@given(st.ip_addresses(v=4))
-def test_every_range_is_whole_and_holds_no_id_that_means_none(ip: object) -> None:
-    ids = config.id_range(str(ip))
-    assert ids.outside >= config.FIRST_ID
-    assert ids.outside + ids.count <= 2**32 - 2**16
-
-
-def test_no_two_containers_of_a_network_share_a_range() -> None:
-    hosts = [str(host) for host in IPv4Network("10.1.0.0/17").hosts()]
-    assert len({config.id_range(ip).outside for ip in hosts}) == len(hosts)
-
-
-def test_the_same_host_number_in_other_networks_gives_other_ranges() -> None:
-    ranges = {config.id_range(f"10.{number}.0.5").outside for number in range(256)}
-    assert len(ranges) == 256
+    assert settings()["lxc.idmap"] == [f"{kind} 0 {MACHINE.uid} 65536" for kind in "ug"]
 
 
 def test_ids_on_disk_are_those_that_the_container_sees() -> None:
-    own, kernel = config.disk_ranges(MACHINE.ip)
-    assert own == config.id_range(MACHINE.ip)
+    own, kernel = config.disk_ranges(MACHINE)
+    assert own == config.id_range(MACHINE)
     # The kernel works as the host's root, whose files no id of the container's may be.
     assert (kernel.outside, kernel.count) == (0, 1)
     assert kernel.inside == own.inside + own.count

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from atoll.drivers.machine.qemu.template import cpu_model
+import pytest
+
+from atoll.drivers.machine.qemu.template import blames_template, cpu_model
 
 CPUINFO = """\
 processor\t: 0
@@ -23,3 +25,18 @@ def test_the_cpu_is_its_name_and_what_it_can_do() -> None:
 
 def test_a_cpu_that_says_nothing_is_unknown() -> None:
     assert cpu_model("").startswith("unknown ")
+
+
+@pytest.mark.parametrize(
+    ("said", "blamed"),
+    [
+        ("qemu-system-x86_64: load of migration failed: Input/output error\n", True),
+        ("qemu-system-x86_64: load of migration failed: Cannot allocate memory\n", False),
+        ("qemu-system-x86_64: cannot set up guest memory 'ram': Cannot allocate memory\n", False),
+        ("", False),
+    ],
+)
+def test_a_template_is_blamed_for_a_state_that_cannot_be_read_and_for_nothing_else(
+    said: str, blamed: bool
+) -> None:
+    assert blames_template(said) is blamed
