@@ -135,8 +135,8 @@ class Bridges:
             mtu=subnet.mtu,
             address=f"{nic.ip}/{subnet.network.prefixlen}",
             gateway=subnet.gateway if is_default_route else "",
-            dns=subnet.dns if is_default_route else (),
-            domain=subnet.domain,
+            dns=subnet.name_servers if is_default_route else (),
+            domain=subnet.search_domain,
         )
 
     async def serve(self, subnets: Sequence[Subnet]) -> None:
