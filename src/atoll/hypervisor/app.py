@@ -14,16 +14,19 @@ from aiohttp import web
 from atoll.api.server import application
 from atoll.drivers.machine import registry
 from atoll.drivers.machine.base import Exit
+from atoll.guestnet.dns.forward import Forwarder
+from atoll.guestnet.dns.names import Directory, Known
+from atoll.guestnet.dns.upstreams import HostServers
 from atoll.guestnet.metadata.guest import Place
 from atoll.guestnet.netboot.library import Library
-from atoll.hypervisor.config import Config, Roles
+from atoll.hypervisor.config import Config, Dns, Roles
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.credentials import Credentials
 from atoll.hypervisor.http import MAX_BODY, Handlers
 from atoll.hypervisor.launch.hotpool import Pooling
 from atoll.hypervisor.launch.machines import Machines
 from atoll.hypervisor.launch.templates import Limits, Templates
-from atoll.hypervisor.network.bridges import Bridges
+from atoll.hypervisor.network.bridges import Bridges, NameService
 from atoll.hypervisor.network.control import ControlPort
 from atoll.hypervisor.network.guests import Guests
 from atoll.hypervisor.service import Hypervisor, NodeFacts
@@ -45,27 +48,31 @@ from atoll.plan.capacity import promised
 from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
-from atoll.system import clock, host, link_events
+from atoll.system import clock, host, link_events, namespaces
 
 log = logging.getLogger(__name__)
 
 RELOAD_EVERY_S = 10.0
 
 
-async def serve(config: Config) -> None:
-    """Recover, serve until told to stop, let go. VMs run on."""
+async def serve(config: Config, outside: str | None = None) -> None:
+    """Recover, serve until told to stop, let go. VMs run on.
+
+    `outside` is the network namespace around that of the node, where it has one of its own: what the host reaches
+    is reached from there.
+    """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(sign, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
-        await _start(config, stack)
+        await _start(config, outside, stack)
         log.info("serving on port %d", config.port)
         await stopping.wait()
         log.info("stopping; VMs run on")
 
 
-async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
+async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExitStack) -> None:
     records, images = Records(config.state), ImageStore(config.images)
     records.prepare()
     board = Board(clock.monotonic)
@@ -89,6 +96,10 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     credentials = _credentials(config.roles, lambda: service.list())
     if credentials is not None:
         stack.callback(credentials.close)
+    forwarder = _forwarder(config.dns, outside)
+    if forwarder is not None:
+        stack.push_async_callback(forwarder.close)
+    names = Directory(lambda: Known(service.holdings.subnets, service.list(), service.holdings.given.leases))
     network = Bridges(
         config.service_prefix,
         lambda mac: service.lease_of(mac),
@@ -104,6 +115,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         lambda ip, stage: service.reached(ip, stage),
         Library(config.state / "tftp", lambda ip: service.netboot_client(ip), images),
         lambda ip, state: service.holdings.leases.note(ip, state),
+        NameService(names, forwarder),
     )
     stack.push_async_callback(network.close)
     overheads_mib = {name: info.overhead_mib for name, info in described.items()}
@@ -159,6 +171,21 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     _background(stack, service.pool.tend())
     if credentials is not None:
         _background(stack, credentials.keep())
+
+
+def _forwarder(dns: Dns, outside: str | None) -> Forwarder | None:
+    """What asks other DNS servers for guests, where they may be asked."""
+    if not dns.forward:
+        return None
+
+    async def configured() -> tuple[str, ...]:
+        return dns.servers
+
+    servers = configured if dns.servers else HostServers()
+    if outside is None:
+        return Forwarder(servers)
+    # A server of the host's may listen on its loopback only, and NAT is for guests: not for the node itself.
+    return Forwarder(servers, lambda family, kind: namespaces.socket_in(outside, family, kind))
 
 
 def _credentials(roles: Roles | None, vms: Callable[[], Iterable[VM]]) -> Credentials | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from atoll.errors import HostFailure, Invalid, Malformed
 from atoll.identity.issuers import HttpsService
 from atoll.identity.roles import LIFETIME, MAX_LIFETIME
-from atoll.model.checks import check_ip, check_name, check_range
+from atoll.model.checks import check_ip, check_ip6, check_name, check_range
+from atoll.model.network import MAX_DNS
 from atoll.model.node import Overcommit
 
 
@@ -37,6 +39,19 @@ class Roles(Struct, frozen=True, forbid_unknown_fields=True):
         if (self.authority is None) == (self.issuer is None):
             raise Invalid("roles", "authority and issuer", "one of them is needed, and only one")
         check_range("lifetime_s", self.lifetime_s, 1, int(MAX_LIFETIME.total_seconds()), "seconds")
+
+
+class Dns(Struct, frozen=True, forbid_unknown_fields=True):
+    """How guests' questions about names that are not the node's own are answered."""
+
+    forward: bool = False
+    """Whether they are asked elsewhere. Guests reach nothing through that but answers."""
+    servers: Annotated[tuple[str, ...], Meta(max_length=MAX_DNS)] = ()
+    """Whom to ask; none: those that the host asks, as its /etc/resolv.conf says."""
+
+    def __post_init__(self) -> None:
+        for server in self.servers:
+            (check_ip6 if ":" in server else check_ip)("dns server", server)
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,6 +88,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """How many copies of one template may run ahead of demand; 0: none."""
     roles: Roles | None = None
     """None: no VM here can have a role."""
+    dns: Dns = Dns()
     region: str = "atoll-1"
     """What tools made for public clouds are told when they ask where they are."""
 

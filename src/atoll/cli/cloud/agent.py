@@ -44,6 +44,7 @@ def write_config(
         "drivers": drivers,
         "operator_users": [admin],
         "roles": {"authority": str(paths.pki)},
+        "dns": {"forward": cloud.nat},
     }
     chosen = {"templates": cloud.templates, "hot_pool": cloud.hot_pool}
     config |= {name: value for name, value in chosen.items() if value is not None}
