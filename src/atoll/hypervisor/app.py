@@ -48,6 +48,7 @@ from atoll.plan.capacity import promised
 from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
+from atoll.serving.hooks.hook import make_hooks
 from atoll.system import clock, host, link_events, namespaces
 
 log = logging.getLogger(__name__)
@@ -171,6 +172,8 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     _background(stack, service.pool.tend())
     if credentials is not None:
         _background(stack, credentials.keep())
+    for hook in make_hooks(config.hooks, config.state / "hooks", service.events, config.name, outside):
+        _background(stack, hook.run())
 
 
 def _forwarder(dns: Dns, outside: str | None) -> Forwarder | None:

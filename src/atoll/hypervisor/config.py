@@ -14,6 +14,7 @@ from atoll.identity.roles import LIFETIME, MAX_LIFETIME
 from atoll.model.checks import check_ip, check_ip6, check_name, check_range
 from atoll.model.network import MAX_DNS
 from atoll.model.node import Overcommit
+from atoll.serving.hooks.config import HookConfig, check_hooks
 
 
 class Pki(Struct, frozen=True):
@@ -89,6 +90,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     roles: Roles | None = None
     """None: no VM here can have a role."""
     dns: Dns = Dns()
+    hooks: tuple[HookConfig, ...] = ()
+    """Who is told of VMs that come, change and go."""
     region: str = "atoll-1"
     """What tools made for public clouds are told when they ask where they are."""
 
@@ -97,6 +100,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
         check_ip("ip", self.ip)
         for store in self.stores:
             check_name("store", store)
+        check_hooks(self.hooks)
         check_range("templates", self.templates, 0, 1000)
         check_range("hot_pool", self.hot_pool, 0, 1000)
 

@@ -48,6 +48,8 @@ def write_config(
     }
     chosen = {"templates": cloud.templates, "hot_pool": cloud.hot_pool}
     config |= {name: value for name, value in chosen.items() if value is not None}
+    if paths.hooks.exists():
+        config["hooks"] = msgspec.json.decode(paths.hooks.read_bytes())
     if engine is not None:
         config["container_engine"] = str(engine)
     text = msgspec.json.format(msgspec.json.encode(config), indent=2)
