@@ -39,7 +39,7 @@ from atoll.system import clock, namespaces
 
 PORT = 53
 BATCH = 64
-LIMITS = Limits(connections_per_guest=8, connections=256, per_guest_per_s=200)
+LIMITS = Limits(connections_per_guest=8, connections=256, per_guest_per_s=100)
 QUESTION_S = 5.0
 """How long a connection may take over the next question, or over taking an answer."""
 CONNECTION_S = 30.0
