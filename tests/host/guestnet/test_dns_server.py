@@ -481,3 +481,19 @@ async def test_starting_and_closing_may_be_repeated(lab: Lab, good: Station, bad
     assert "connection refused" in await dig(good, "bad")
     await lab.server.start()
     assert await short(good, "bad") == [bad.ip]
+
+
+async def test_closing_ends_connections_and_what_is_under_way_without_a_word(
+    lab: Lab, upstream: Upstream, good: Station, caplog: pytest.LogCaptureFixture
+) -> None:
+    upstream.udp_answers = lambda query: []
+    idle, waiting = await connections(good, 2)
+    with idle, waiting, udp(good) as port:
+        data = question("slow.example.test")
+        await asyncio.get_running_loop().sock_sendall(waiting, len(data).to_bytes(2, "big") + data)
+        port.send(data)
+        while lab.server.counters.forwarded < 2:
+            await asyncio.sleep(0.01)
+        await lab.server.close()
+        assert await asyncio.gather(ended(idle, 3), ended(waiting, 3)) == [True, True]
+    assert caplog.records == []
