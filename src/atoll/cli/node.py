@@ -48,12 +48,17 @@ def register(commands: Commands) -> None:
     verb.add_argument(
         "--bridge", default="", metavar="LINK", help="an existing bridge; default: one of our own"
     )
-    verb.add_argument("--dns", action="append", default=[], metavar="IP", help="may be repeated")
+    verb.add_argument(
+        "--dns", action="append", default=[], metavar="IP", help="may be repeated; default: the node itself"
+    )
     verb.add_argument("--domain", default="", help="the guests' domain")
     verb.add_argument("--mtu", type=int, default=1500, help="default 1500")
     verb.add_argument("--allow-user", action="append", default=[], metavar="USER", help="default: everybody")
     verb.add_argument("--allow-group", action="append", default=[], metavar="GROUP", help="may be repeated")
     verb.add_argument("--no-metadata", action="store_true", help="tell VMs nothing at 169.254.169.254")
+    verb.add_argument(
+        "--no-resolver", action="store_true", help="answer no DNS at 169.254.169.254, and hand out none"
+    )
     verb.add_argument(
         "--service-ip", metavar="IP", help="where machines that are not VMs find DHCP, TFTP and HTTP"
     )
@@ -184,6 +189,7 @@ def subnet_of(options: argparse.Namespace) -> Subnet:
         gateway6=options.gateway6 or (str(network6_of("cidr6", options.cidr6)[1]) if options.cidr6 else None),
         autoconf6=options.autoconf6,
         metadata=not options.no_metadata,
+        resolver=not options.no_resolver,
     )
 
 
@@ -272,7 +278,7 @@ POOL_COLUMNS: tuple[Column[Pool], ...] = (
     Column("cidr6", lambda pool: pool.subnet.cidr6 or "-", wide=True),
     Column("free", lambda pool: str(len(pool.free))),
     Column("used", lambda pool: str(pool.used)),
-    Column("dns", lambda pool: joined(pool.subnet.dns)),
+    Column("dns", lambda pool: joined(pool.subnet.name_servers)),
     Column("bridge", lambda pool: pool.subnet.bridge or "-", wide=True),
     Column("mtu", lambda pool: str(pool.subnet.mtu), wide=True),
     Column("domain", lambda pool: pool.subnet.domain or "-", wide=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 
 from atoll.cli.arguments import Commands, add_verb
 from atoll.cli.context import cloud_dir
@@ -43,6 +44,12 @@ def register(commands: Commands) -> None:
         metavar="N",
         help="keep up to N templates, from which VMs are forked; 0: every VM boots (default: 8)",
     )
+    parser.add_argument(
+        "--hooks",
+        type=Path,
+        metavar="FILE",
+        help="tell the commands and web services in this file of VMs that come, change and go; see docs/hooks.md",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -66,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
         say=say,
         ipv6=options.ipv6,
         agent_settings={name: value for name, value in settings.items() if value is not None},
+        hooks=options.hooks,
     )
     sys.stdout.write(f"the cloud in {directory} is up at {cloud.node_ip}\n")
     return 0

@@ -22,11 +22,13 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         config = load(Path(sys.argv[1]))
+        outside = None
         if config.namespace is not None:
+            outside = namespaces.hold()
             namespaces.enter(config.namespace)
         files.make_dirs(config.state, 0o711)
         with files.exclusive(config.state / "agent.lock"):
-            uvloop.run(serve(config))
+            uvloop.run(serve(config, outside))
     except AtollError as error:
         logging.getLogger("atoll").error("%s%s", error.brief, f" ({error.hint})" if error.hint else "")
         return error.exit_status

@@ -13,9 +13,12 @@ from aiohttp import web
 
 from atoll.api.server import application
 from atoll.drivers.machine import registry
+from atoll.guestnet.dns.forward import Forwarder
+from atoll.guestnet.dns.names import Directory, Known
+from atoll.guestnet.dns.upstreams import HostServers
 from atoll.guestnet.metadata.guest import Place
 from atoll.guestnet.netboot.library import Library
-from atoll.hypervisor.config import Config, Roles
+from atoll.hypervisor.config import Config, Dns, Roles
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.credentials import Credentials
 from atoll.hypervisor.http.handlers import MAX_BODY, Backstage, Handlers
@@ -26,7 +29,7 @@ from atoll.hypervisor.launch.kinds import Kinds
 from atoll.hypervisor.launch.machines import MachinePlace, Machines
 from atoll.hypervisor.launch.supplies import Supplies
 from atoll.hypervisor.launch.templates import TemplateLimits, Templates
-from atoll.hypervisor.network.bridges import Bridges
+from atoll.hypervisor.network.bridges import Bridges, NameService
 from atoll.hypervisor.network.control import ControlPort
 from atoll.hypervisor.network.guests import Guests
 from atoll.hypervisor.network.holdings import Holdings
@@ -51,29 +54,34 @@ from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
 from atoll.serving.health import Health
+from atoll.serving.hooks.hook import make_hooks
 from atoll.serving.supervisor import Supervisor
 from atoll.serving.tls import Tls
-from atoll.system import host, link_events
+from atoll.system import host, link_events, namespaces
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
 
 log = logging.getLogger(__name__)
 
 
-async def serve(config: Config) -> None:
-    """Recover, serve until told to stop, let go. VMs run on."""
+async def serve(config: Config, outside: str | None = None) -> None:
+    """Recover, serve until told to stop, let go. VMs run on.
+
+    `outside` is the network namespace around that of the node, where it has one of its own: what the host reaches
+    is reached from there.
+    """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(sign, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
-        await _start(config, stack)
+        await _start(config, outside, stack)
         log.info("serving on port %d", config.port)
         await stopping.wait()
         log.info("stopping; VMs run on")
 
 
-async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
+async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExitStack) -> None:
     background = await stack.enter_async_context(Supervisor())
     signals = Signals()
     records, images = Records(config.state), ImageStore(config.images)
@@ -99,6 +107,10 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     credentials = _credentials(config.roles, config.role_callers, vms.list)
     if credentials is not None:
         stack.callback(credentials.close)
+    forwarder = _forwarder(config.dns, outside)
+    if forwarder is not None:
+        stack.push_async_callback(forwarder.close)
+    names = Directory(lambda: Known(service.holdings.subnets, vms.list(), service.holdings.given.leases))
     network = Bridges(
         config.service_prefix,
         lambda mac: service.lease_of(mac),
@@ -114,6 +126,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         signals.reached,
         Library(config.state / "tftp", lambda ip: service.netboot_client(ip), images),
         lambda ip, state: service.holdings.leases.note(ip, state),
+        NameService(names, forwarder),
     )
     stack.push_async_callback(network.close)
     holdings = Holdings(config.name, records, network, vms)
@@ -166,6 +179,24 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         background.keep("filling the hot pool", service.pool.tend)
     if credentials is not None:
         background.keep("renewing the credentials of VMs", credentials.keep)
+    hooks = make_hooks(config.hooks, config.state / "hooks", service.events, config.name, outside)
+    for number, hook in enumerate(hooks, 1):
+        background.keep(f"hook {number}", hook.run)
+
+
+def _forwarder(dns: Dns, outside: str | None) -> Forwarder | None:
+    """What asks other DNS servers for guests, where they may be asked."""
+    if not dns.forward:
+        return None
+
+    async def configured() -> tuple[str, ...]:
+        return dns.servers
+
+    servers = configured if dns.servers else HostServers()
+    if outside is None:
+        return Forwarder(servers)
+    # A server of the host's may listen on its loopback only, and NAT is for guests: not for the node itself.
+    return Forwarder(servers, lambda family, kind: namespaces.socket_in(outside, family, kind))
 
 
 def _credentials(

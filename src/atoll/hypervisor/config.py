@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from atoll.errors import HostFailure, Invalid, Malformed
 from atoll.identity.issuers import HttpsService
 from atoll.identity.roles import LIFETIME, MAX_LIFETIME, RoleCallers
-from atoll.model.checks import check_ip, check_name, check_range
+from atoll.model.checks import check_ip, check_ip6, check_name, check_range
+from atoll.model.network import MAX_DNS
 from atoll.model.node import Overcommit
+from atoll.serving.hooks.config import HookConfig, check_hooks
 from atoll.serving.tls import Pki
 from atoll.system import ids
 
@@ -30,6 +33,19 @@ class Roles(Struct, frozen=True, forbid_unknown_fields=True):
         if (self.authority is None) == (self.issuer is None):
             raise Invalid("roles", "authority and issuer", "one of them is needed, and only one")
         check_range("lifetime_s", self.lifetime_s, 1, int(MAX_LIFETIME.total_seconds()), "seconds")
+
+
+class Dns(Struct, frozen=True, forbid_unknown_fields=True):
+    """How guests' questions about names that are not the node's own are answered."""
+
+    forward: bool = False
+    """Whether they are asked elsewhere. Guests reach nothing through that but answers."""
+    servers: Annotated[tuple[str, ...], Meta(max_length=MAX_DNS)] = ()
+    """Whom to ask; none: those that the host asks, as its /etc/resolv.conf says."""
+
+    def __post_init__(self) -> None:
+        for server in self.servers:
+            (check_ip6 if ":" in server else check_ip)("dns server", server)
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,6 +86,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """None: no VM here can have a role."""
     role_callers: RoleCallers = RoleCallers()
     """Which callers are VMs in a role, of this node or another, and which of them may create VMs here."""
+    dns: Dns = Dns()
+    hooks: tuple[HookConfig, ...] = ()
+    """Who is told of VMs that come, change and go."""
     region: str = "atoll-1"
     """What tools made for public clouds are told when they ask where they are."""
 
@@ -85,6 +104,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
             )
         for store in self.stores:
             check_name("store", store)
+        check_hooks(self.hooks)
         check_range("templates", self.templates, 0, 1000)
         check_range("hot_pool", self.hot_pool, 0, 1000)
 

@@ -31,6 +31,8 @@ from atoll.model.checks import (
 
 METADATA_IP = "169.254.169.254"
 METADATA_IP6 = "fd00:ec2::254"
+DEFAULT_DOMAIN = "atoll.internal"
+"""Every VM has a name in it, whatever the domain of its subnet."""
 MIN_MTU = 576
 MIN_MTU6 = 1280
 MAX_MTU = 9216
@@ -78,6 +80,8 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
     allowed_groups: tuple[Principal, ...] = ()
     metadata: bool = True
     """Whether its VMs are told of themselves on the metadata address."""
+    resolver: bool = True
+    """Whether the node answers DNS on the metadata address here. DHCP names it, unless `dns` names others."""
     service_ip: Ip | None = None
     """Where machines that are not VMs find DHCP, TFTP and HTTP: an address in it that is nobody else's."""
     cidr6: Cidr6 | None = None
@@ -145,6 +149,21 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def network(self) -> ipaddress.IPv4Network:
         return ipaddress.IPv4Network(self.cidr)
+
+    @property
+    def hands_out_resolver(self) -> bool:
+        """Whether machines are told that the node itself is their DNS server."""
+        return self.resolver and not self.dns
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """What VMs are told to ask for names."""
+        return (METADATA_IP,) if self.hands_out_resolver else self.dns
+
+    @property
+    def search_domain(self) -> str:
+        """Where machines look for names of one label. There is one wherever we answer for them."""
+        return self.domain or (DEFAULT_DOMAIN if self.hands_out_resolver else "")
 
     def ip6_of(self, mac: str) -> str:
         """The IPv6 address here of the machine with this MAC; empty where there is no IPv6."""

@@ -1,6 +1,6 @@
 """Named network namespaces, the same ones that `ip netns` shows. Makes, enters and removes them.
 
-One that has no name is given by a process in it: `of_process`.
+One that has no name is given by a process in it (`of_process`), or held by this one (`hold`).
 
 A namespace belongs to a thread, so work inside one is done by a short-lived thread that enters it: the
 caller's own thread never moves.
@@ -101,6 +101,14 @@ def of_process(pid: int) -> str:
     return f"/proc/{pid}/ns/net"
 
 
+def hold() -> str:
+    """The namespace that this thread is in now, for use where a name is asked for, wherever it goes afterwards.
+
+    Held as long as this process lives; no other one can use it."""
+    with failing("holding on to this network namespace"):
+        return f"/proc/self/fd/{os.open('/proc/thread-self/ns/net', os.O_RDONLY | os.O_CLOEXEC)}"
+
+
 def socket_in(namespace: str, family: int, kind: int, proto: int = 0) -> socket.socket:
     """A socket that lives in the namespace, for use from anywhere."""
     return inside(namespace, lambda: socket.socket(family, kind, proto))
@@ -121,7 +129,7 @@ def opened(name: str) -> Iterator[int]:
 
 
 def _path(name: str) -> Path:
-    if re.fullmatch(r"/proc/[0-9]+/ns/net", name):
+    if re.fullmatch(r"/proc/([0-9]+/ns/net|self/fd/[0-9]+)", name):
         return Path(name)
     if not name or name in (".", "..") or "/" in name or "\0" in name or len(os.fsencode(name)) > 255:
         raise Invalid("network namespace", name, "must be a file name")

@@ -28,6 +28,7 @@ __all__ = [
     "Launch",
     "Pid",
     "alive",
+    "feed",
     "identify",
     "launch",
     "launch_argv",
@@ -119,6 +120,27 @@ async def launch(launch: Launch, *, timeout_s: float = 20, check: bool = True) -
         return _checked(launch.argv[0], capture.completed(process.returncode), check)
 
 
+async def feed(
+    launch: Launch, stdin: bytes, *, timeout_s: float, keep_bytes: int, namespace: str | None = None
+) -> tuple[int, bytes]:
+    """Run a program that is not ours to its end: its exit status, and the beginning of all that it said.
+
+    However much that is, no more is kept. On a timeout or a cancellation its whole process group is killed.
+    """
+    with Capture(stdin) as capture, _Beginning(keep_bytes) as beginning:
+        process = _start(
+            launch_argv(launch),
+            (capture.stdin.fileno(), beginning.writer, beginning.writer),
+            cwd=launch.cwd,
+            env=launch.env,
+            pass_fds=launch.pass_fds,
+            namespace=namespace,
+        )
+        beginning.started()
+        await _finish(process, launch.argv[0], timeout_s)
+        return process.returncode, beginning.read()
+
+
 def spawn_blocking(launch: Launch) -> int:
     """Start a program that stays in the foreground, in a session of its own, and leave it running."""
     with _output(launch) as output:
@@ -162,6 +184,43 @@ def launch_argv(launch: Launch) -> list[str]:
 def processes_in(cgroup: str) -> tuple[int, ...]:
     """The processes in a cgroup."""
     return cgroups.members(cgroup)
+
+
+class _Beginning:
+    """A pipe of which everything is read, in the loop, and the beginning kept."""
+
+    def __init__(self, keep_bytes: int) -> None:
+        self._keep_bytes = keep_bytes
+        self._kept = bytearray()
+        self._reader, self.writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(self.writer, True)  # for those who write
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> _Beginning:
+        self._loop.add_reader(self._reader, self.read)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.remove_reader(self._reader)
+        os.close(self._reader)
+        self.started()
+
+    def started(self) -> None:
+        """The program has its end; ours is of no use."""
+        if self.writer >= 0:
+            os.close(self.writer)
+            self.writer = -1
+
+    def read(self) -> bytes:
+        """What there is to be read now. Some each time, so that a flood leaves the loop time for all else."""
+        try:
+            piece = os.read(self._reader, 1 << 16)
+        except BlockingIOError:
+            return bytes(self._kept)
+        if not piece:
+            self._loop.remove_reader(self._reader)
+        self._kept += piece[: self._keep_bytes - len(self._kept)]
+        return bytes(self._kept)
 
 
 @contextlib.contextmanager

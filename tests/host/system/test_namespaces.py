@@ -112,6 +112,18 @@ def test_a_process_moves_as_a_whole_while_it_has_one_thread(namespace: str) -> N
     assert moved.stdout.strip() == namespaces.inside(namespace, here)
 
 
+def test_one_that_is_held_can_be_entered_after_the_process_moved(namespace: str) -> None:
+    script = (
+        "import os; from atoll.system import namespaces;"
+        "held = namespaces.hold(); namespaces.enter({!r});"
+        "print(namespaces.inside(held, lambda: os.readlink('/proc/thread-self/ns/net')))"
+    )
+    moved = subprocess.run(
+        [sys.executable, "-c", script.format(namespace)], check=True, capture_output=True, text=True
+    )
+    assert moved.stdout.strip() == here() != namespaces.inside(namespace, here)
+
+
 def test_a_process_with_several_threads_does_not_move(namespace: str) -> None:
     before, stop = here(), threading.Event()
     other = threading.Thread(target=stop.wait)

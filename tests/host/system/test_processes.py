@@ -286,3 +286,34 @@ def test_the_end_of_a_process_that_is_not_our_child_is_seen(cgroup: str) -> None
         assert calls == ["kept", "late"]
 
     in_both_loops(work)
+
+
+def test_of_a_program_that_talks_without_end_the_beginning_is_kept() -> None:
+    async def work() -> None:
+        loud = ("/bin/sh", "-c", "cat; head -c 30000000 /dev/zero; echo end >&2; exit 3")
+        status, said = await processes.feed(Launch(loud), b"hello", timeout_s=30, keep_bytes=100)
+        assert (status, said) == (3, b"hello" + bytes(95))
+
+    in_both_loops(work)
+
+
+def test_a_program_that_leaves_a_child_behind_is_not_waited_for_any_longer() -> None:
+    async def work() -> None:
+        leaving = ("/bin/sh", "-c", "sleep 5 & echo $!")
+        began = time.monotonic()
+        status, said = await processes.feed(Launch(leaving), b"", timeout_s=30, keep_bytes=100)
+        assert time.monotonic() - began < 4
+        assert status == 0
+        os.kill(int(said), signal.SIGKILL)
+
+    in_both_loops(work)
+
+
+def test_a_program_that_takes_too_long_is_killed_with_its_children() -> None:
+    async def work() -> None:
+        with pytest.raises(TimedOut):
+            await processes.feed(
+                Launch(("/bin/sh", "-c", "sleep 61 | cat")), b"", timeout_s=0.3, keep_bytes=100
+            )
+
+    in_both_loops(work)

@@ -65,3 +65,18 @@ def test_an_unknown_setting_of_the_pki_is_refused(tmp_path: Path) -> None:
 def test_roles_that_make_no_sense_are_refused(tmp_path: Path, roles: dict[str, Any]) -> None:
     with pytest.raises(AtollError):
         loaded(tmp_path, roles=roles)
+
+
+def test_dns_is_forwarded_only_where_it_says_so_and_to_addresses(tmp_path: Path) -> None:
+    assert not loaded(tmp_path).dns.forward
+    servers = ["192.0.2.1", "fd00::53"]
+    assert loaded(tmp_path, dns={"forward": True, "servers": servers}).dns.servers == tuple(servers)
+    with pytest.raises(AtollError, match="dns server"):
+        loaded(tmp_path, dns={"servers": ["dns.test"]})
+
+
+def test_hooks_are_checked_when_the_agent_starts(tmp_path: Path) -> None:
+    (hook,) = loaded(tmp_path, hooks=[{"url": "https://inventory.test/", "ca": "/ca"}]).hooks
+    assert hook.ca == Path("/ca")
+    with pytest.raises(AtollError, match="hook"):
+        loaded(tmp_path, hooks=[{"url": "http://inventory.test/"}])

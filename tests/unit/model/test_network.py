@@ -18,6 +18,22 @@ def subnet(**changes: object) -> Subnet:
 
 
 @pytest.mark.parametrize(
+    ("changes", "servers", "search"),
+    [
+        ({}, ("169.254.169.254",), "atoll.internal"),
+        ({"domain": "lan.test"}, ("169.254.169.254",), "lan.test"),
+        ({"dns": ("9.9.9.9",)}, ("9.9.9.9",), ""),
+        ({"dns": ("9.9.9.9",), "domain": "lan.test"}, ("9.9.9.9",), "lan.test"),
+        ({"resolver": False}, (), ""),
+    ],
+)
+def test_guests_ask_the_node_for_names_unless_their_subnet_says_otherwise(
+    changes: dict[str, Any], servers: tuple[str, ...], search: str
+) -> None:
+    assert (subnet(**changes).name_servers, subnet(**changes).search_domain) == (servers, search)
+
+
+@pytest.mark.parametrize(
     ("changes", "field"),
     [
         ({"id": "a/b"}, "subnet id"),

@@ -47,9 +47,12 @@ def write_config(
         "drivers": drivers,
         "operator_users": [admin],
         "roles": {"authority": str(paths.pki)},
+        "dns": {"forward": cloud.nat},
     }
     chosen = {"templates": cloud.templates, "hot_pool": cloud.hot_pool}
     config |= {name: value for name, value in chosen.items() if value is not None}
+    if paths.hooks.exists():
+        config["hooks"] = msgspec.json.decode(paths.hooks.read_bytes())
     if engine is not None:
         config["container_engine"] = str(engine)
     text = msgspec.json.format(msgspec.json.encode(config), indent=2)

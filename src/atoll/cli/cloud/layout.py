@@ -38,6 +38,7 @@ class Paths:
         self.agent = directory / "agent.json"
         self.pid = directory / "agent.pid"
         self.log = directory / "agent.log"
+        self.hooks = directory / "hooks.json"
 
 
 class Cloud(Struct, frozen=True):

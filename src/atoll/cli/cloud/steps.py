@@ -25,6 +25,7 @@ from atoll.identity.claims import server_claims, user_claims
 from atoll.images import appliance
 from atoll.images.store import ImageStore
 from atoll.model.network import METADATA_IP
+from atoll.serving.hooks import config as hooks_config
 from atoll.system import cgroups, clock, files, host
 from atoll.system.ids import Register
 from atoll.system.links import Links
@@ -34,6 +35,7 @@ from atoll.system.owners import find_owner
 ADMIN = "admin"
 ADMIN_LIFETIME = timedelta(days=7)
 SERVER_LIFETIME = timedelta(days=30)
+MAX_HOOKS = 1 << 16
 TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "nft": "nftables", "setpriv": "util-linux"}
 
 Say = Callable[[str], None]
@@ -47,6 +49,7 @@ def up(
     say: Say,
     ipv6: bool | None = None,
     agent_settings: Mapping[str, int] | None = None,
+    hooks: Path | None = None,
 ) -> Cloud:
     """A cloud that serves: made if there is none, mended if it is not whole.
 
@@ -54,6 +57,7 @@ def up(
     anew, and VMs run on.
     """
     check_host()
+    hooks_file = _read_hooks(hooks) if hooks is not None else None
     # Others pass through to files that are theirs, and see nothing on the way.
     files.make_dirs(paths.directory, 0o711)
     with files.exclusive(paths.lock):
@@ -62,6 +66,8 @@ def up(
         if settled != cloud:
             cloud = settled
             files.write_durably(paths.cloud, msgspec.json.encode(cloud))
+        if hooks_file is not None:
+            files.write_durably(paths.hooks, hooks_file)
         say(f"network {cloud.subnet.cidr} in namespace {cloud.namespace}")
         authority = _credentials(cloud, paths)
         say("certificates")
@@ -76,6 +82,16 @@ def up(
         _context(cloud, paths, authority)
         _give_addresses(cloud, paths)
     return cloud
+
+
+def _read_hooks(path: Path) -> bytes:
+    """The content of a file of hooks, once it is known to be one."""
+    try:
+        content = files.read_limited(path, MAX_HOOKS)
+    except OSError as error:
+        raise HostFailure(f"reading hooks in {path}: {error.strerror}") from None
+    hooks_config.parse(content, str(path))
+    return content
 
 
 def check_host() -> None:

@@ -238,9 +238,10 @@ def _parameters(lease: Lease) -> dict[int, bytes]:
     known: dict[int, bytes] = {
         Code.SUBNET_MASK: network.netmask.packed,
         Code.ROUTER: gateway,
-        Code.DNS: _addresses(subnet.dns),
+        # Where the machine finds us: a machine that is not a VM may have another address for that.
+        Code.DNS: _addresses((lease.server,) if subnet.hands_out_resolver else subnet.dns),
         Code.HOST_NAME: lease.hostname.encode(),
-        Code.DOMAIN: subnet.domain.encode(),
+        Code.DOMAIN: subnet.search_domain.encode(),
         Code.MTU: subnet.mtu.to_bytes(2, "big"),
         Code.BROADCAST: network.broadcast_address.packed,
         Code.RENEWAL_TIME: _u32(lease.lease_s // 2),

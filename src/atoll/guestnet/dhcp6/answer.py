@@ -25,9 +25,11 @@ from atoll.guestnet.dhcp6.codec import (
     address,
     association,
     domains,
+    name_servers,
     no_prefix,
     status,
 )
+from atoll.model.network import METADATA_IP6
 
 _FOR_US = frozenset((Kind.REQUEST, Kind.RENEW, Kind.RELEASE, Kind.DECLINE))
 _FOR_ANY = frozenset((Kind.SOLICIT, Kind.CONFIRM, Kind.REBIND))
@@ -127,4 +129,6 @@ def _confirmed(message: Message, ip6: str) -> Option:
 
 
 def _settings(lease: Lease) -> list[Option]:
-    return [domains(lease.subnet.domain)] if lease.subnet.domain else []
+    subnet = lease.subnet
+    servers = [name_servers(METADATA_IP6)] if subnet.hands_out_resolver and lease.is_default_route else []
+    return [*servers, domains(subnet.search_domain)] if subnet.search_domain else servers

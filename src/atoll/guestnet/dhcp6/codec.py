@@ -41,6 +41,7 @@ class Code(IntEnum):
     ADDRESS = 5
     STATUS = 13
     RAPID_COMMIT = 14
+    DNS = 23
     DOMAINS = 24
     IA_PD = 25
 
@@ -153,6 +154,10 @@ def address(ip: str, preferred_s: int, valid_s: int) -> Option:
 
 def status(code: Status, words: str) -> Option:
     return Code.STATUS, code.to_bytes(2, "big") + words.encode()
+
+
+def name_servers(*ips: str) -> Option:
+    return Code.DNS, b"".join(inet_pton(AF_INET6, ip) for ip in ips)
 
 
 def domains(name: str) -> Option:

@@ -50,7 +50,8 @@ def _network_data(guest: Guest) -> dict[str, Any]:
         "links": [_link(interface) for interface in guest.interfaces],
         "networks": [{"id": f"network{index}", **network} for index, network in enumerate(networks)],
         "services": [
-            {"type": "dns", "address": server} for server in (guest.subnet.dns if guest.subnet else ())
+            {"type": "dns", "address": server}
+            for server in (guest.subnet.name_servers if guest.subnet else ())
         ],
     }
 

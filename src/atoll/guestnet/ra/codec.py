@@ -1,4 +1,4 @@
-"""Router solicitations and advertisements as bytes (RFC 4861). Pure."""
+"""Router solicitations and advertisements as bytes (RFC 4861, RFC 8106). Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 from atoll.guestnet.frames import ipv6 as packets6
 from atoll.guestnet.frames.errors import BadPacket
 from atoll.guestnet.frames.ipv6 import ICMPV6, Packet
-from atoll.model.network import Subnet, link_local
+from atoll.model.network import METADATA_IP6, Subnet, link_local
 
 SOLICITATION, ADVERTISEMENT = 133, 134
 LIFETIME_S = 1800
@@ -18,10 +18,11 @@ HOP_LIMIT = 255
 _HEAD = struct.Struct("!BBHII")
 _PREFIX = struct.Struct("!BBBBIII16s")
 _MTU = struct.Struct("!BBHI")
+_NAME_SERVER = struct.Struct("!BBHI16s")
 _MANAGED, _OTHER = 0x80, 0x40
 _ON_LINK, _AUTONOMOUS = 0x80, 0x40
 _VALID_S, _PREFERRED_S = 86400, 14400
-_SOURCE_LINK, _PREFIX_INFORMATION, _LINK_MTU = 1, 3, 5
+_SOURCE_LINK, _PREFIX_INFORMATION, _LINK_MTU, _RECURSIVE_DNS = 1, 3, 5, 25
 
 
 def parse_solicitation(frame: bytes) -> Packet:
@@ -73,5 +74,11 @@ def _body(subnet: Subnet, router_mac: str, is_default_route: bool) -> bytes:
                 0,
                 network.network_address.packed,
             ),
+            _name_server() if subnet.hands_out_resolver and is_default_route else b"",
         )
     )
+
+
+def _name_server() -> bytes:
+    """RFC 8106: for guests that make up their address by themselves and never ask for more."""
+    return _NAME_SERVER.pack(_RECURSIVE_DNS, 3, 0, LIFETIME_S, ipaddress.IPv6Address(METADATA_IP6).packed)

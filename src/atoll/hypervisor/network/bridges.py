@@ -1,7 +1,7 @@
 """Bridges: one per subnet or an existing one, each with a namespace for its DHCP and metadata servers.
 
     at-<ip> (VM) ──┐
-    at-<ip> (VM) ──┤ br-<subnet> ──── as-… ═══ eth0 in <prefix>-<bridge>: DHCP, TFTP, metadata, the API
+    at-<ip> (VM) ──┤ br-<subnet> ──── as-… ═══ eth0 in <prefix>-<bridge>: DHCP, DNS, TFTP, metadata, the API
     port, uplink ──┘
 
 Effects: links, neighbours and nftables of the namespace that the agent lives in, through atoll.system.
@@ -13,11 +13,16 @@ import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from msgspec import Struct
+
 from atoll.drivers.machine.base import Nic
 from atoll.errors import NotFound
 from atoll.guestnet.dhcp.answer import Lease
 from atoll.guestnet.dhcp.server import DhcpServer
 from atoll.guestnet.dhcp6.server import Dhcp6Server
+from atoll.guestnet.dns.forward import Forwarder
+from atoll.guestnet.dns.names import Directory, View
+from atoll.guestnet.dns.server import DnsServer
 from atoll.guestnet.metadata.server import MetadataServer
 from atoll.guestnet.netboot.http import BootServer
 from atoll.guestnet.netboot.library import Library
@@ -70,6 +75,13 @@ def _known_to_services(ip: str, mac: str | None, subnet: Subnet) -> tuple[str, .
     return (ip, ip6, link_local(mac)) if mac and ip6 else (ip,)
 
 
+class NameService(Struct, frozen=True):
+    """What all DNS servers of a node answer from. Without a forwarder they know the node's own names only."""
+
+    directory: Directory
+    forwarder: Forwarder | None = None
+
+
 class Server(Protocol):
     """What all servers of a bridge have in common. Both may be repeated."""
 
@@ -111,6 +123,7 @@ class Bridges:
         reached: Reached,
         library: Library,
         used: Callable[[str, LeaseState], None],
+        name_service: NameService,
     ) -> None:
         """`lease_of` knows the lease of a MAC, `macs` those of a subnet; `control` opens the control port in
         a namespace; `used` is told an IP and what became of its lease."""
@@ -122,6 +135,7 @@ class Bridges:
         self._reached = reached
         self._library = library
         self._used = used
+        self._name_service = name_service
         self._links = Links()
         self._services: dict[str, _Services] = {}
         self._plugged: dict[str, firewall.Port] = {}
@@ -135,8 +149,8 @@ class Bridges:
             mtu=subnet.mtu,
             address=f"{nic.ip}/{subnet.network.prefixlen}",
             gateway=subnet.gateway if is_default_route else "",
-            dns=subnet.dns if is_default_route else (),
-            domain=subnet.domain,
+            dns=subnet.name_servers if is_default_route else (),
+            domain=subnet.search_domain,
         )
 
     async def serve(self, subnets: Sequence[Subnet]) -> None:
@@ -216,6 +230,7 @@ class Bridges:
                 lambda ip: self._used(ip, LeaseState.RELEASED),
             ),
         )
+        await services.ensure("dns", lambda: self._dns(namespace, bridge, mtu))
         await services.ensure("metadata", lambda: services.metadata)
         await services.ensure("tftp", lambda: TftpServer(namespace, self._library.open, mtu))
         await services.ensure("boot", lambda: BootServer(namespace, self._library.open))
@@ -229,6 +244,14 @@ class Bridges:
             lambda ip, path: self._reached(ip, "metadata"),
             settle=self._guests.settle,
         )
+
+    def _dns(self, namespace: str, bridge: str, mtu: int) -> DnsServer:
+        directory, forwarder = self._name_service.directory, self._name_service.forwarder
+
+        def find(ip: str) -> View | None:
+            return directory.view([each.id for each in self._subnets if bridge_of(each) == bridge], ip)
+
+        return DnsServer(namespace, find, forwarder, mtu)
 
     def _acknowledged(self, ip: str) -> None:
         self._used(ip, LeaseState.BOUND)

@@ -198,12 +198,24 @@ def test_what_a_subnet_does_not_have_is_left_out() -> None:
         ip=IP,
         mac=MAC,
         hostname="web",
-        subnet=Subnet(id="b", cidr="10.1.0.0/24", gateway="10.1.0.1"),
+        subnet=Subnet(id="b", cidr="10.1.0.0/24", gateway="10.1.0.1", resolver=False),
         lease_s=60,
     )
     options = replied(message(Kind.DISCOVER, {Code.PARAMETERS: bytes((6, 15, 3))}), lease=bare).reply.options
     assert list(options) == [Code.MESSAGE_TYPE, Code.SERVER_ID, Code.LEASE_TIME, Code.ROUTER]
     assert options[Code.LEASE_TIME] == (60).to_bytes(4, "big")
+
+
+def test_a_machine_is_told_that_we_are_its_dns_server_where_its_subnet_names_no_other() -> None:
+    subnet = Subnet(id="b", cidr="10.1.0.0/24", gateway="10.1.0.1")
+    lease = Lease(ip=IP, mac=MAC, hostname="web", subnet=subnet)
+    told = replied(message(Kind.DISCOVER), lease).reply.options
+    assert (told[Code.DNS], told[Code.DOMAIN]) == (address("169.254.169.254"), b"atoll.internal")
+    # One that is no VM finds us elsewhere.
+    told = replied(message(Kind.DISCOVER), structs.replace(lease, server="10.1.0.9")).reply.options
+    assert told[Code.DNS] == address("10.1.0.9")
+    second = structs.replace(lease, is_default_route=False)
+    assert Code.DNS not in replied(message(Kind.DISCOVER), second).reply.options
 
 
 def test_the_client_identifier_goes_back_unless_it_is_absurd() -> None:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from ipaddress import IPv6Address
+
 import pytest
+from msgspec import structs
 
 from atoll.guestnet.dhcp.answer import Lease
 from atoll.guestnet.dhcp6 import codec
 from atoll.guestnet.dhcp6.answer import Silence, answer, server_id
 from atoll.guestnet.dhcp6.codec import Code, Kind, Message, Option, Status
-from atoll.model.network import Subnet
+from atoll.model.network import METADATA_IP6, Subnet
 
 MAC, IP = "52:54:0a:01:00:05", "10.1.0.5"
 IP6 = "fd00:1::5054:aff:fe01:5"
@@ -92,6 +95,14 @@ def test_who_only_wants_to_know_is_told_the_domain() -> None:
     reply = replied(Kind.INFORMATION_REQUEST)
     assert reply.find(Code.DOMAINS) == b"\5atoll\4test\0"
     assert reply.associations() == ()
+
+
+def test_a_machine_is_told_that_we_are_its_dns_server_where_its_subnet_names_no_other() -> None:
+    assert replied(Kind.INFORMATION_REQUEST).find(Code.DNS) == IPv6Address(METADATA_IP6).packed
+    for changes in ({"dns": ("10.1.0.2",)}, {"resolver": False}):
+        reply = ask(Kind.INFORMATION_REQUEST, subnet=structs.replace(SUBNET, **changes))
+        assert isinstance(reply, Message)
+        assert reply.find(Code.DNS) is None
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,18 @@ from __future__ import annotations
 import ipaddress
 
 import pytest
+from msgspec import structs
 
 from atoll.guestnet.frames import ipv6 as packets6
 from atoll.guestnet.frames.ipv6 import ICMPV6, BadPacket, Packet
 from atoll.guestnet.ra.codec import advertisement, parse_solicitation
-from atoll.model.network import Subnet, link_local
+from atoll.model.network import METADATA_IP6, Subnet, link_local
 
 GUEST, PORT, ROUTER = "52:54:0a:01:00:05", "02:a7:00:00:00:01", "02:a8:00:00:00:01"
 SUBNET = Subnet("lan", "10.1.0.0/24", "10.1.0.1", mtu=1400, cidr6="fd00:1::/64", gateway6="fd00:1::1")
+
+
+PLAIN = structs.replace(SUBNET, resolver=False)
 
 
 def solicitation(kind: int = 133, hops: int = 255, body: bytes = bytes(4)) -> bytes:
@@ -20,7 +24,7 @@ def solicitation(kind: int = 133, hops: int = 255, body: bytes = bytes(4)) -> by
 
 
 def test_an_advertisement_names_router_network_and_mtu() -> None:
-    packet = packets6.parse(advertisement(SUBNET, ROUTER, PORT, (GUEST, link_local(GUEST))))
+    packet = packets6.parse(advertisement(PLAIN, ROUTER, PORT, (GUEST, link_local(GUEST))))
     assert (packet.source_mac, packet.target_mac) == (PORT, GUEST)
     assert (packet.source_ip, packet.hop_limit) == (link_local(ROUTER), 255)
     data = packet.payload
@@ -36,13 +40,25 @@ def test_an_advertisement_names_router_network_and_mtu() -> None:
 def test_where_the_router_is_no_way_out_all_but_its_lifetime_is_told() -> None:
     target = (GUEST, link_local(GUEST))
     ways = [
-        packets6.parse(advertisement(SUBNET, ROUTER, PORT, target, is_default_route=way)).payload
+        packets6.parse(advertisement(PLAIN, ROUTER, PORT, target, is_default_route=way)).payload
         for way in (True, False)
     ]
     assert [int.from_bytes(way[6:8], "big") for way in ways] == [1800, 0]
     # After the checksum, and that number, they are the same.
     assert ways[0][8:] == ways[1][8:]
     assert ways[0][:2] + ways[0][4:6] == ways[1][:2] + ways[1][4:6]
+
+
+def test_guests_are_told_that_we_are_their_dns_server_where_the_router_is_their_way_out() -> None:
+    target = (GUEST, link_local(GUEST))
+
+    def told(subnet: Subnet, way: bool = True) -> bytes:
+        return packets6.parse(advertisement(subnet, ROUTER, PORT, target, is_default_route=way)).payload[64:]
+
+    server = ipaddress.IPv6Address(METADATA_IP6).packed
+    assert told(SUBNET) == bytes((25, 3, 0, 0)) + (1800).to_bytes(4, "big") + server
+    assert told(SUBNET, way=False) == b""
+    assert told(structs.replace(SUBNET, dns=("10.1.0.2",))) == b""
 
 
 def test_guests_are_told_not_to_make_up_an_address_where_the_subnet_says_so() -> None:
