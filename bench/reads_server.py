@@ -69,7 +69,7 @@ async def ours(directory: Path) -> web.Application:
     meter = Meter(service.list, lambda vm: "none", lambda vm: 0)
     audit = AuditLog(records.directory("audit.jsonl"))
     handlers = Handlers(service, records, images, BootLogs(records.directory), meter, audit)
-    return application(handlers.bound(), CertificateGate(peers, operators), MAX_BODY)
+    return application(handlers.bound(), CertificateGate(peers, lambda: operators), MAX_BODY)
 
 
 def add_image(images: ImageStore, directory: Path) -> None:

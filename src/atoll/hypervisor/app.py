@@ -24,8 +24,8 @@ from atoll.hypervisor.launch.hotpool import Pooling
 from atoll.hypervisor.launch.machines import Machines
 from atoll.hypervisor.launch.templates import Limits, Templates
 from atoll.hypervisor.network.bridges import Bridges
+from atoll.hypervisor.network.callers import Callers, Census
 from atoll.hypervisor.network.control import ControlPort
-from atoll.hypervisor.network.guests import Guests
 from atoll.hypervisor.service import Hypervisor, NodeFacts
 from atoll.hypervisor.utilisation import Meter
 from atoll.hypervisor.vms.readiness import Board
@@ -89,22 +89,10 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
     credentials = _credentials(config.roles, lambda: service.list())
     if credentials is not None:
         stack.callback(credentials.close)
-    network = Bridges(
-        config.service_prefix,
-        lambda mac: service.lease_of(mac),
-        lambda subnet: service.holdings.leases.macs(subnet),
-        Guests(
-            lambda ip: service.guest_at(ip),
-            lambda vm: service.subnet_of(vm),
-            records.user_data,
-            credentials,
-            Place(config.region),
-        ),
-        control.add,
-        lambda ip, stage: service.reached(ip, stage),
-        Library(config.state / "tftp", lambda ip: service.netboot_client(ip), images),
-        lambda ip, state: service.holdings.leases.note(ip, state),
-    )
+    callers = Callers(records.user_data, credentials, Place(config.region))
+    identity = f"{config.name} {config.ip}"
+    library = Library(config.state / "tftp", images)
+    network = Bridges(config.service_prefix, identity, callers, library, control)
     stack.push_async_callback(network.close)
     overheads_mib = {name: info.overhead_mib for name, info in described.items()}
     templates = Templates(
@@ -145,14 +133,16 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         facts, records, machines, network, images, board, vms, pooling=pooling, stores=stores, audit=audit
     )
     stack.push_async_callback(service.close)
-    await network.serve(service.holdings.subnets)
+    holdings = service.holdings
+    callers.count(Census(lambda: holdings.given, holdings.leases, service.find_port, service.reached))
+    await network.serve(holdings.subnets)
     stack.callback(link_events.watch(service.on_link))
     await recover(service, machines, vms, facts.boot_id, config.cgroup)
     templates.prepare()
     logs = BootLogs(records.directory)
     meter = Meter(service.list, machines.group, stores.used_mib)
     handlers = Handlers(service, records, images, logs, meter, audit)
-    await _listen(config, handlers, operators, control, stack)
+    await _listen(config, handlers, lambda: service.operators, control, stack)
     _background(stack, logs.keep_small(lambda: [vm.ip for vm in service.list()]))
     stack.push_async_callback(service.pool.close)
     _background(stack, templates.tend())
@@ -184,7 +174,7 @@ def _capacity(config: Config, stores: Stores) -> Capacity:
 async def _listen(
     config: Config,
     handlers: Handlers,
-    operators: Operators,
+    operators: Callable[[], Operators],
     control: ControlPort,
     stack: contextlib.AsyncExitStack,
 ) -> None:

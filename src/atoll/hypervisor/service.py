@@ -19,13 +19,12 @@ from atoll.api.hypervisor import CreateVm, Progress, Wait
 from atoll.api.route import Done
 from atoll.drivers.machine.base import Exit
 from atoll.errors import AtollError, Conflict
-from atoll.guestnet.dhcp.answer import Lease
-from atoll.guestnet.netboot.library import Client
 from atoll.hypervisor.consoles.screens import Screens
 from atoll.hypervisor.launch.hotpool import HotPool, Member, Pooling, PoolPlace
 from atoll.hypervisor.launch.machines import Machines
 from atoll.hypervisor.network.base import Network
 from atoll.hypervisor.network.holdings import Holdings
+from atoll.hypervisor.news import NodeNews
 from atoll.hypervisor.vms.acknowledgements import Acknowledgements
 from atoll.hypervisor.vms.changes import Changes
 from atoll.hypervisor.vms.creation import Room, new_instance_id, plan_vm
@@ -49,7 +48,7 @@ from atoll.model.network import Subnet
 from atoll.model.node import Capacity, DriverInfo, Node, Overcommit
 from atoll.model.vm import VM, StartedBy, VmNic, VmState
 from atoll.plan import capacity, firewall
-from atoll.plan.addresses import nic_of
+from atoll.plan.addresses import Place
 from atoll.plan.policies import Backoff
 from atoll.plan.recovery import Want
 from atoll.plan.volumes import store_infos
@@ -118,6 +117,7 @@ class Hypervisor:
         self._images = images
         self._board = board
         self._vms = Inventory(facts.name, records, vms, self._changed)
+        self._news = NodeNews(self.node, lambda node: self.events.emit(EventKind.NODE, node=node))
         self.holdings = Holdings(facts.name, records, network, self._vms, self._node_changed)
         self._tasks: set[asyncio.Task[None]] = set()
         self._follower = Follower(board, self._vms.current, clock.monotonic, answers)
@@ -131,9 +131,11 @@ class Hypervisor:
                 discard=records.discard,
                 is_open=lambda: not self.holdings.drained,
                 ready=lambda vm: images.get(vm.image).ready,
+                changed=self._news.wake,
             ),
         )
         self._vms.reserved = self.pool.held
+        self.holdings.vacate = self.pool.vacate
         self._stores = stores or Stores({})
         self._auditor = Auditor(audit, self._vms.find) if audit is not None else None
         self._policies = Policies(self._vms, facts.backoff, self._launch, self.finish_destroy, self._note_own)
@@ -167,8 +169,8 @@ class Hypervisor:
             drivers=self._facts.drivers,
             pools=self.holdings.pools(),
             vms={state: states.count(state) for state in sorted(set(states))},
-            owner_users=self._facts.operators.users,
-            owner_groups=self._facts.operators.groups,
+            owner_users=self.operators.users,
+            owner_groups=self.operators.groups,
             drained=self.holdings.drained,
             stores=store_infos(self._stores.spaces, (volume for vm in self.list() for volume in vm.volumes)),
             overcommit=self._facts.overcommit,
@@ -176,8 +178,18 @@ class Hypervisor:
             pooled=self.pool.waiting,
         )
 
-    def held(self) -> frozenset[str]:
-        return self._vms.held()
+    @property
+    def operators(self) -> Operators:
+        """Those that its configuration names, and those that it was given as owners."""
+        named, given = self._facts.operators, self.holdings.given
+        return Operators(
+            users=tuple(dict.fromkeys((*named.users, *given.owner_users))),
+            groups=tuple(dict.fromkeys((*named.groups, *given.owner_groups))),
+        )
+
+    def keys(self) -> frozenset[str]:
+        """The addresses that are keys of VMs, or of what may be one."""
+        return self._vms.keys()
 
     def find_by_ip(self, ip: str) -> VM | None:
         return self._vms.find_by_ip(ip)
@@ -186,18 +198,9 @@ class Hypervisor:
         """The VM of this IP or name, if there is one."""
         return self._vms.find(reference)
 
-    def lease_of(self, mac: str) -> Lease | None:
-        """What DHCP tells the machine with this MAC."""
-        vm = self._vms.find_by_mark(mac) or self.pool.rehearsing(mac=mac)
-        return self.holdings.leases.of_machine(mac) if vm is None else self.holdings.leases.of_vm(vm, mac)
-
-    def guest_at(self, ip: str) -> VM | None:
-        """Whom metadata is about, at this address of any of its interfaces."""
-        return self._vms.find_by_mark(ip) or self.pool.rehearsing(ip=ip)
-
-    def netboot_client(self, ip: str) -> Client | None:
-        """Who boots over the network from this address."""
-        return self.holdings.leases.client(ip, self.find_by_ip(ip))
+    def find_port(self, subnet: str, mark: str) -> tuple[VM, int] | None:
+        """The VM that has this MAC or address in a subnet, and the place of that interface among its own."""
+        return self._vms.find_port(subnet, mark) or self.pool.rehearsing(subnet, mark)
 
     def subnet_of(self, at: VM | VmNic) -> Subnet:
         """That of an interface; of a VM, that of its first."""
@@ -206,7 +209,7 @@ class Hypervisor:
     def check_owner(self, identity: Identity, method: str, reference: str) -> VM:
         """The VM, if the caller may do this to it."""
         vm = self.show(reference)
-        check_owner(identity, method, vm.name, vm.owner_users, vm.owner_groups, self._facts.operators)
+        check_owner(identity, method, vm.name, vm.owner_users, vm.owner_groups, self.operators)
         return vm
 
     # --- create
@@ -282,7 +285,8 @@ class Hypervisor:
         member = self.pool.take(vm)
         if member is not None:
             # Again, with that address before all others: more of a VM may follow from its address.
-            room = structs.replace(room, freed=room.freed | {member.vm.ip: -1})
+            first: Place = (member.vm.subnet, member.vm.ip)
+            room = structs.replace(room, freed=room.freed | {first: -1})
             vm = plan_vm(request, identity, image, room, now=now, instance_id=member.vm.instance_id)
         self._vms.claim(Record(vm, Want.RUNNING, committed=False, boot_id=self._facts.boot_id))
         short_mib = self.pool.demand().memory_mib - self._left().memory_mib
@@ -295,7 +299,7 @@ class Hypervisor:
     def _room(self) -> Room:
         return Room(
             node=self._facts.name,
-            operators=self._facts.operators,
+            operators=self.operators,
             total=self._facts.total,
             vms=self._vms.list(),
             given=self.holdings.given,
@@ -419,13 +423,6 @@ class Hypervisor:
         self._vms.forget(vm)
         steps.step("destroy.forgotten")
 
-    async def clear(self, ip: str) -> None:
-        """Unplug what an agent before us had at an address that no VM has: a member of its hot pool."""
-        for subnet in self.holdings.given.subnets:
-            for address in self.holdings.given.addresses.get(subnet.id, ()):
-                if address.ip == ip:
-                    await self._network.unplug(nic_of(subnet, address), subnet)
-
     async def relaunch(self, vm: VM) -> None:
         """The host was rebooted under it. On a drained node it waits."""
         async with self._vms.alone_with(vm):
@@ -460,8 +457,7 @@ class Hypervisor:
 
     async def sweep(self) -> None:
         """Take out of the network what is of no VM, such as the hot pool of an agent that was killed."""
-        pools = self.holdings.given.addresses.values()
-        await self._network.sweep(self.held(), {one.ip: one.mac for pool in pools for one in pool})
+        await self._network.sweep(self.keys())
 
     def _note_own(self, method: str, vm: VM, error: AtollError | None = None) -> None:
         if self._auditor is not None:
@@ -469,8 +465,8 @@ class Hypervisor:
 
     def on_link(self, link: str | None, there: bool) -> None:
         """Told by the kernel of a link that came or went; without a name, of any."""
-        ip = None if link is None else firewall.ip_of(f"vm-{link}")
-        if there or ip is None or not self.pool.on_exit(ip):
+        port = None if link is None else firewall.port_of(link)
+        if there or port is None or not self.pool.on_exit(port[0]):
             self.lost_links.changed(link, there)
 
     def on_exit(self, ip: str, exit_: Exit) -> None:
@@ -486,6 +482,7 @@ class Hypervisor:
 
     async def close(self) -> None:
         """Touch nothing any more. VMs run on; what is none yet goes."""
+        self._news.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -543,15 +540,16 @@ class Hypervisor:
     def _node_changed(self) -> None:
         self.pool.wake()
         self._duties.wake()
-        self.events.emit(EventKind.NODE, node=self.node())
+        self._news.wake()
 
     def _changed(self, kind: EventKind, vm: VM) -> None:
         self.events.emit(kind, vm=vm)
+        self._news.wake()
         self._duties.wake()
         if kind is EventKind.DESTROYED:
             self._board.forget(vm.ip)
             for nic in vm.all_nics:
-                self.holdings.leases.forget(nic.ip)
+                self.holdings.leases.forget(nic.subnet, nic.mac)
         else:
             self._board.wake(vm.ip)
             self.holdings.leases.wake()

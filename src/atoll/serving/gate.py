@@ -21,8 +21,10 @@ Denied = Callable[[Route[Any, Any], Identity, AtollError], None]
 class CertificateGate:
     """Admits callers by their certificate, and to the routes that it opens."""
 
-    def __init__(self, peers: PeerReader, operators: Operators, denied: Denied | None = None) -> None:
-        """`denied` is told of callers that are known and turned away."""
+    def __init__(
+        self, peers: PeerReader, operators: Callable[[], Operators], denied: Denied | None = None
+    ) -> None:
+        """`operators` are those of this moment; `denied` is told of callers that are known and turned away."""
         self._peers = peers
         self._operators = operators
         self._denied = denied
@@ -32,7 +34,7 @@ class CertificateGate:
             return _NOBODY
         identity = self._peers.identity(certificate, clock.now())
         try:
-            check_route(route.access, route.name, identity, self._operators)
+            check_route(route.access, route.name, identity, self._operators())
         except AtollError as error:
             if self._denied is not None:
                 self._denied(route, identity, error)

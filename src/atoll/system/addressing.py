@@ -6,7 +6,7 @@ import errno
 import ipaddress
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -106,6 +106,15 @@ class Addressing:
                     self._address(rtnl.RTM_DELADDR, index, _interface(other))
             with ignoring(errno.EEXIST):
                 self._address(rtnl.RTM_NEWADDR, index, wanted, NLM_F_CREATE | NLM_F_EXCL)
+
+    def keep_addresses(self, link: str, wanted: Collection[str]) -> None:
+        """Take from a link all addresses but these, and but those that are of the link alone."""
+        with failing(f"taking addresses from link {link}"):
+            index = self._get(link).index
+            found = self.addresses(link) | self.addresses(link, socket.AF_INET6)
+            for other in map(_interface, found - set(wanted)):
+                if other.version == 4 or not other.is_link_local:
+                    self._address(rtnl.RTM_DELADDR, index, other)
 
     def addresses(self, link: str, family: int = socket.AF_INET) -> set[str]:
         """The addresses of a link, with their prefix lengths: of IPv4, or those of another family."""

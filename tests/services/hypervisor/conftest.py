@@ -25,6 +25,7 @@ from atoll.hypervisor.launch.hotpool import Pooling
 from atoll.hypervisor.launch.machines import Machines
 from atoll.hypervisor.launch.templates import Limits as TemplateLimits
 from atoll.hypervisor.launch.templates import Templates
+from atoll.hypervisor.network.callers import BridgeCallers, Callers, Census
 from atoll.hypervisor.network.sim import SimNetwork
 from atoll.hypervisor.service import Hypervisor, NodeFacts
 from atoll.hypervisor.utilisation import Meter
@@ -121,6 +122,11 @@ class Node:
             audit=self.audit,
             pooling=Pooling(self.templates, self.hot_pool, 0, self.answers),
         )
+        self._callers = Callers(self.records.user_data)
+        holdings = self.service.holdings
+        self._callers.count(
+            Census(lambda: holdings.given, holdings.leases, self.service.find_port, self.service.reached)
+        )
         await self.network.serve(self.service.holdings.subnets)
         await recover(self.service, self.machines, vms, self.boot_id, "atoll/fleet-test")
         self.templates.prepare()
@@ -130,7 +136,7 @@ class Node:
         meter = Meter(self.service.list, self.machines.group, self.stores.used_mib)
         logs = BootLogs(self.records.directory)
         handlers = Handlers(self.service, self.records, self.images, logs, meter, self.audit)
-        gate = CertificateGate(self.pki.peers(), facts.operators, handlers.auditor.denied)
+        gate = CertificateGate(self.pki.peers(), lambda: self.service.operators, handlers.auditor.denied)
         self._runner = web.AppRunner(
             application(handlers.bound(), gate, MAX_BODY), access_log=None, shutdown_timeout=0.1
         )
@@ -186,7 +192,11 @@ class Node:
             str(path.relative_to(state)) for kind in ("vms", "trash") for path in (state / kind).rglob("*")
         }
         volumes = {str(path.relative_to(self.directory)) for path in self.directory.glob("stores/*/*")}
-        return files | volumes | {f"plugged {ip}" for ip in self.network.plugged}
+        return files | volumes | {f"plugged {link}" for link in self.network.plugged}
+
+    def on(self, bridge: str = "br-lan") -> BridgeCallers:
+        """Whom the servers of a bridge would answer."""
+        return self._callers.on(bridge)
 
     def machine(self, vm: VM) -> Any:
         """What the driver knows of a VM, for those who play its guest."""

@@ -65,7 +65,7 @@ async def test_a_member_of_the_pool_that_has_lost_its_link_becomes_nobody(
     await user.create("second", image="twin")
     await until(lambda: parked(pooling) > 0)
     waiting = parked(pooling)
-    guests = {ip: sim(pooling, ip) for ip in pooling.service.pool.held()}
+    guests = {ip: sim(pooling, ip) for _, ip in pooling.service.pool.held()}
     lost = next(ip for ip, guest in guests.items() if guest["waiting"] and guest["rehearsals"])
     pooling.service.on_link(link_for(lost), False)
     assert parked(pooling) == waiting - 1
@@ -199,7 +199,7 @@ async def test_a_member_gives_its_address_to_a_vm_that_finds_no_other(
     pooling: Any, user: Any, until: Any
 ) -> None:
     await pooled(pooling, user, until)
-    (held,) = pooling.service.pool.held()
+    ((_, held),) = pooling.service.pool.held()
     left = len((await user.node()).pools[0].free)
     assert left > SPARE_ADDRESSES
     for number in range(left):
@@ -266,7 +266,7 @@ async def test_members_that_cannot_be_made_keep_nobody_from_creating(
 
 async def test_an_agent_that_goes_takes_its_members_with_it(pooling: Any, user: Any, until: Any) -> None:
     await pooled(pooling, user, until)
-    (held,) = pooling.service.pool.held()
+    ((_, held),) = pooling.service.pool.held()
 
     await pooling.stop()
 

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -28,6 +28,7 @@ from atoll.model.network import Address
 from atoll.model.node import Capacity
 from atoll.model.vm import VM, MachineType, VmState
 from atoll.plan import hotpool as plan
+from atoll.plan.addresses import Place
 from atoll.plan.hotpool import Left, Line
 from atoll.system import clock, files, host, steps
 
@@ -83,6 +84,8 @@ class PoolPlace(Struct, frozen=True):
     """Whether the node takes VMs."""
     ready: Callable[[VM], str]
     """The stage at which a guest of this VM's image is of use."""
+    changed: Callable[[], None]
+    """Told whenever members come, go or become ready."""
 
 
 class HotPool:
@@ -111,19 +114,22 @@ class HotPool:
         """How many members can be handed over just now."""
         return sum(member.parked for member in self._members.values())
 
-    def held(self) -> frozenset[str]:
-        return frozenset(self._members)
+    def held(self) -> frozenset[Place]:
+        """Where the members are."""
+        return frozenset((member.vm.subnet, ip) for ip, member in self._members.items())
 
     def demand(self) -> Capacity:
         """What the members count for. They run only until they wait, so they take no CPU."""
         memory_mib = sum(member.vm.memory_mib for member in self._members.values())
         return Capacity(milli_cpus=0, memory_mib=memory_mib, disk_mib=0)
 
-    def rehearsing(self, *, mac: str = "", ip: str = "") -> VM | None:
-        """The member that is in its rehearsal, as the VM that it plays: the others have no network."""
+    def rehearsing(self, subnet: str, mark: str) -> tuple[VM, int] | None:
+        """The member with this MAC or address that is in its rehearsal, as the VM that it plays, and the place of
+        its interface. The others have no network."""
         for member in self._members.values():
-            if not member.parked and (member.vm.mac == mac or member.vm.ip == ip):
-                return member.vm
+            (nic,) = member.vm.all_nics
+            if not member.parked and nic.subnet == subnet and mark in nic.marks:
+                return member.vm, 0
         return None
 
     # --- for those who create VMs; nothing here waits
@@ -140,7 +146,7 @@ class HotPool:
         self._note(kind, vm)
         for member in self._members.values():
             if member.parked and member.kind == kind:
-                del self._members[member.vm.ip]
+                self._drop([member])
                 return member
         return None
 
@@ -149,17 +155,30 @@ class HotPool:
 
         No members any more from now on, but the caller's to end.
         """
-        ips = {nic.ip for nic in vm.all_nics}
-        going = [member for ip, member in self._members.items() if ip in ips]
-        others = [member for ip, member in self._members.items() if ip not in ips]
+        places = {(nic.subnet, nic.ip) for nic in vm.all_nics}
+        going = self._at(places)
+        others = [member for member in self._members.values() if member not in going]
         # What is still being made first: it is of no use yet.
         for member in sorted(others, key=lambda member: member.parked):
             if sum(one.vm.memory_mib for one in going) >= short_mib:
                 break
             going.append(member)
-        for member in going:
-            del self._members[member.vm.ip]
+        self._drop(going)
         return tuple(going)
+
+    def _at(self, places: Collection[Place]) -> list[Member]:
+        return [member for ip, member in self._members.items() if (member.vm.subnet, ip) in places]
+
+    def _drop(self, members: Iterable[Member]) -> None:
+        for member in members:
+            del self._members[member.vm.ip]
+        self._node.changed()
+
+    async def vacate(self, places: Collection[Place]) -> None:
+        """Let go of these addresses: the node has them no more."""
+        going = self._at(places)
+        self._drop(going)
+        await self.end(*going)
 
     async def end(self, *members: Member) -> None:
         """Leave nothing of them."""
@@ -228,7 +247,7 @@ class HotPool:
         if step.add:
             return await self._add(kind)
         member = next(member for member in self._members.values() if member.kind == kind)
-        del self._members[member.vm.ip]
+        self._drop([member])
         await self.end(member)
         return True
 
@@ -256,6 +275,7 @@ class HotPool:
         address = self._node.free_addresses()[kind.subnet][0]
         vm = _like(self._like[kind], address)
         member = self._members[vm.ip] = Member(vm, kind)
+        self._node.changed()
         making = member.making = asyncio.create_task(self._prepare(member), name=f"pool {vm.ip}")
         await asyncio.wait({making})
         if making.cancelled():
@@ -265,7 +285,7 @@ class HotPool:
         if error is None:
             return True
         if self._members.get(vm.ip) is member:
-            del self._members[vm.ip]
+            self._drop([member])
             await self.end(member)
         if not isinstance(error, AtollError | OSError):
             raise error
@@ -292,6 +312,7 @@ class HotPool:
         await self._machines.park(vm)
         steps.step("pool.parked")
         member.parked = True
+        self._node.changed()
 
     async def _through(self, member: Member) -> bool:
         """Whether its guest has done all that one of its image does."""

@@ -46,12 +46,11 @@ async def recover(
         await service.sweep()
     service.begin()
     steps.step("recovery.begun")
-    for orphan in cgroups.children(cgroup) - service.held():
+    for orphan in cgroups.children(cgroup) - service.keys():
         log.warning("cgroup %s/%s belongs to no VM: removed", cgroup, orphan)
         with _logged(f"removing cgroup {cgroup}/{orphan}"):
             cgroups.kill_all(f"{cgroup}/{orphan}")
             cgroups.remove(f"{cgroup}/{orphan}")
-            await service.clear(orphan)
     steps.step("recovery.done")
 
 
