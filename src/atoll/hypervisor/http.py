@@ -8,7 +8,18 @@ from typing import Any
 
 from atoll import __version__
 from atoll.api import hypervisor as routes
-from atoll.api.hypervisor import AddAddress, Attach, CreateVm, Follow, Health, Progress, Since, StopVm, Wait
+from atoll.api.hypervisor import (
+    AddAddress,
+    Attach,
+    CreateVm,
+    Follow,
+    Health,
+    InSubnet,
+    Progress,
+    Since,
+    StopVm,
+    Wait,
+)
 from atoll.api.openapi import document
 from atoll.api.route import (
     Bound,
@@ -25,6 +36,7 @@ from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.consoles.consoles import Consoles
 from atoll.hypervisor.consoles.keyboard import Seat, check_taker
 from atoll.hypervisor.consoles.relay import relay
+from atoll.hypervisor.network.upkeep import GivenUpkeep
 from atoll.hypervisor.service import Hypervisor
 from atoll.hypervisor.upkeep import Upkeep
 from atoll.hypervisor.utilisation import Meter
@@ -57,6 +69,7 @@ class Handlers:
     ) -> None:
         self.auditor = Auditor(audit, service.find)
         self._upkeep = Upkeep(service, meter, audit, self._owned)
+        self._given = GivenUpkeep(service)
         self._service = service
         self._records = records
         self._images = images
@@ -65,7 +78,7 @@ class Handlers:
         self._document = document("Atoll Hypervisor", __version__, routes.ROUTES, routes.PARAMETERS)
 
     def bound(self) -> tuple[Bound, ...]:
-        return self.auditor.watch((*self._bound(), *self._upkeep.bound()))
+        return self.auditor.watch((*self._bound(), *self._upkeep.bound(), *self._given.bound()))
 
     def _bound(self) -> tuple[Bound, ...]:
         return (
@@ -123,8 +136,8 @@ class Handlers:
         await self._service.holdings.add_lease(call.body)
         return self._service.node()
 
-    async def delete_lease(self, call: Call[None, None]) -> None:
-        await self._service.holdings.delete_lease(check_ip("ip", call.params["ip"]))
+    async def delete_lease(self, call: Call[None, InSubnet]) -> None:
+        await self._service.holdings.delete_lease(check_ip("ip", call.params["ip"]), call.query.subnet)
 
     async def leases(self, call: Call[None, Follow]) -> AsyncIterator[Lease | Done[None]]:
         async with aclosing(self._service.holdings.leases.read(call.query.follow)) as leases:

@@ -37,6 +37,8 @@ MIN_MTU6 = 1280
 MAX_MTU = 9216
 MAX_DNS = 8
 
+Domain = Annotated[str, Meta(pattern=f"{DOMAIN_PATTERN}|^$", max_length=253)]
+
 
 class Address(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """One address that a VM can have: its IP is the VM's key, its MAC goes with it."""
@@ -73,7 +75,7 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
     gateway: Ip
     bridge: Annotated[str, Meta(pattern=f"{LINK_PATTERN}|^$", max_length=15)] = ""
     dns: Annotated[tuple[Ip, ...], Meta(max_length=MAX_DNS)] = ()
-    domain: Annotated[str, Meta(pattern=f"{DOMAIN_PATTERN}|^$", max_length=253)] = ""
+    domain: Domain = ""
     mtu: Annotated[int, Meta(ge=MIN_MTU, le=MAX_MTU)] = 1500
     allowed_users: tuple[Principal, ...] = ()
     allowed_groups: tuple[Principal, ...] = ()

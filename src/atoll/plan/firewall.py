@@ -195,6 +195,15 @@ def change(found: Collection[Element], wanted: Collection[Element]) -> str:
     return "".join([*_commands("add", gone), *_commands("delete", gone), *_commands("add", new)])
 
 
+def forget(link: str) -> str:
+    """The script that forgets how much a port asked for lately: the next one of that name begins anew."""
+    return "".join(
+        f'{verb} element {FAMILY} {TABLE} {name} {{ "{link}" }}\n'
+        for name in ("asking", "connecting")
+        for verb in ("add", "delete")  # it may not have asked for anything
+    )
+
+
 def _commands(verb: str, elements: Iterable[Element]) -> list[str]:
     by_set: dict[str, list[str]] = {}
     for name, element in elements:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from atoll.api import hypervisor as api
+from atoll.api.given import NODE_REMOVE_ADDRESS, RemoveAddress
 from atoll.drivers.machine.sim import SimFaults
 from atoll.errors import NoCapacity
 from atoll.hypervisor.launch.templates import Limits
@@ -300,3 +301,18 @@ async def test_a_full_disk_takes_templates_for_good(forking: Any, user: Any, unt
     assert list((forking.directory / "state" / "templates").iterdir()) == []
     assert (await user.create("second", image="twin")).started_by == "cold"
     assert len(forking.templates) == 0
+
+
+async def test_an_address_that_a_member_waits_at_can_be_taken_from_the_node(
+    pooling: Any, user: Any, until: Any
+) -> None:
+    await pooled(pooling, user, until)
+    ((subnet, held),) = pooling.service.pool.held()
+
+    async with pooling.user("oper") as oper:
+        after = await oper.call(NODE_REMOVE_ADDRESS, body=RemoveAddress(subnet, (held,)))
+
+    assert held not in {one.ip for one in after.pools[0].free}
+    assert (subnet, held) not in pooling.service.pool.held()
+    assert link_for(held) not in pooling.network.plugged
+    assert not (pooling.directory / "state" / "vms" / held).exists()

@@ -280,7 +280,9 @@ class Bridges:
             some = new[first : first + PLUGGED_AT_ONCE]
             found = itertools.chain.from_iterable(self._elements.get(port.link, ()) for port, _ in some)
             elements = {port.link: firewall.elements(wanted) for port, wanted in some}
-            await self._change(set(found), set().union(*elements.values()))
+            wanted = set().union(*elements.values())
+            if script := firewall.change(set(found), wanted):
+                await nft.run(script)
             self._elements |= elements
             self._set_neighbours(some)
             self._plugged |= {port.link: wanted for port, wanted in some}
@@ -321,15 +323,9 @@ class Bridges:
 
     async def _close(self, link: str) -> None:
         self._plugged.pop(link, None)
-        await self._change(self._elements.get(link, ()), ())
-        self._elements.pop(link, None)
-
-    async def _change(
-        self, found: Collection[firewall.Element], wanted: Collection[firewall.Element]
-    ) -> None:
-        script = firewall.change(found, wanted)
-        if script:
-            await nft.run(script)
+        if link in self._elements:
+            await nft.run(firewall.change(self._elements[link], ()) + firewall.forget(link))
+            del self._elements[link]
 
     def _set_neighbours(self, ports: Sequence[tuple[Port, firewall.Port]]) -> None:
         """We know who has the addresses: nobody needs to ask, and nobody else can answer."""
