@@ -45,7 +45,7 @@ class Figure(Struct, frozen=True):
     """Something of ours beside its limit, measured in the same run, in turn."""
 
     name: str
-    unit: Literal["s", "requests/s"]
+    unit: Literal["s", "ms", "requests/s"]
     ours: Series
     limit: Series
     target: Target | None = None

@@ -82,7 +82,7 @@ async def ours(directory: Path) -> web.Application:
     handlers = Handlers(
         service, Backstage(records, images, BootLogs(records.directory), meter, audit, Health(background))
     )
-    return application(handlers.bound(), CertificateGate(peers, operators), MAX_BODY)
+    return application(handlers.bound(), CertificateGate(peers, bench.operators), MAX_BODY)
 
 
 def add_image(images: ImageStore, directory: Path) -> None:

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from atoll.api import changes, observing, volumes
+from atoll.api import changes, given, observing, volumes
 from atoll.api.access import Access
 from atoll.api.route import NOTHING, Download, Route, Socket, Stream, Unary
 from atoll.errors import Invalid
-from atoll.model.checks import IP_PATTERN, Name, check_pattern
+from atoll.model.checks import IP_PATTERN, NAME_PATTERN, Name, check_name, check_pattern
 from atoll.model.event import Event
 from atoll.model.image import Image
 from atoll.model.lease import Lease, Reservation
@@ -88,6 +88,16 @@ class Since(Struct, frozen=True, forbid_unknown_fields=True):
     epoch: Annotated[str, Meta(max_length=64)] = ""
     sequence: Annotated[int, Meta(ge=0, le=2**53)] = 0
     follow: bool = True
+
+
+class InSubnet(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where an address is, for those that are in several subnets."""
+
+    subnet: Name | None = None
+
+    def __post_init__(self) -> None:
+        if self.subnet is not None:
+            check_name("subnet", self.subnet)
 
 
 class Follow(Struct, frozen=True, forbid_unknown_fields=True):
@@ -207,7 +217,7 @@ NODE_DELETE_LEASE = Unary(
     summary="Take the lease of a machine away; one that is gone already is a success",
     access=Access.OPERATOR,
     body=NOTHING,
-    query=NOTHING,
+    query=InSubnet,
     result=NOTHING,
 )
 LEASE_LIST = Stream(
@@ -354,7 +364,7 @@ EVENTS = Stream(
     result=NOTHING,
 )
 
-PARAMETERS = {"vm": VM_REF_PATTERN, "ip": IP_PATTERN, "volume": VOLUME_PATTERN}
+PARAMETERS = {"vm": VM_REF_PATTERN, "ip": IP_PATTERN, "volume": VOLUME_PATTERN, "subnet": NAME_PATTERN}
 """What stands in a path, by the name of the parameter."""
 
 ROUTES: tuple[Route[Any, Any], ...] = (
@@ -367,6 +377,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
     NODE_ADD_ADDRESS,
     NODE_ADD_LEASE,
     NODE_DELETE_LEASE,
+    *given.ROUTES,
     LEASE_LIST,
     IMAGE_LIST,
     VM_LIST,

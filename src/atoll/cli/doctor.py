@@ -158,9 +158,9 @@ def _firewall() -> Finding:
     from atoll.plan import firewall
     from atoll.system import nft
 
-    port = firewall.Port("at-try", "192.0.2.1", "02:00:00:00:00:01", "02:00:00:00:00:02")
+    port = firewall.Port("at-try", "02:00:00:00:00:01", "192.0.2.1", "02:00:00:00:00:02")
     with _scratch_namespace() as name:
-        nft.apply_blocking([*firewall.base(), *firewall.plug(port)], name)
+        nft.run_blocking(firewall.RULES + "\n" + firewall.change((), firewall.elements(port)), name)
     return Finding("firewall", OK, "nftables takes our bridge rules")
 
 

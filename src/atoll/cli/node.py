@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
+from atoll.api import given
 from atoll.api import hypervisor as api
 from atoll.api.route import Unary
 from atoll.cli.arguments import Commands, add_noun, add_verb
@@ -24,6 +25,7 @@ from atoll.model.size import show_mib
 T = TypeVar("T")
 
 MAX_RANGE = 65536
+NONE = "none"
 
 
 def register(commands: Commands) -> None:
@@ -58,6 +60,11 @@ def register(commands: Commands) -> None:
     verb.add_argument("--no-metadata", action="store_true", help="tell VMs nothing at 169.254.169.254")
     verb.add_argument(
         "--no-resolver", action="store_true", help="answer no DNS at 169.254.169.254, and hand out none"
+    )
+    verb.add_argument(
+        "--private",
+        action="store_true",
+        help="only for interfaces beside the first; may overlap other subnets",
     )
     verb.add_argument(
         "--service-ip", metavar="IP", help="where machines that are not VMs find DHCP, TFTP and HTTP"
@@ -95,6 +102,7 @@ def register(commands: Commands) -> None:
         example="atoll node delete-lease 10.2.0.9",
     )
     verb.add_argument("ips", nargs="+", metavar="IP")
+    verb.add_argument("--subnet", metavar="ID", help="of which subnet, where several have that address")
     verb = add_verb(
         node,
         "add-address",
@@ -104,6 +112,62 @@ def register(commands: Commands) -> None:
     )
     verb.add_argument("--subnet", required=True, metavar="ID")
     verb.add_argument("addresses", nargs="+", metavar="IP[-IP]|IP MAC")
+    add_show_options(verb)
+    _register_changes(node)
+
+
+def _register_changes(node: Commands) -> None:
+    """What was given, changed or taken away."""
+    verb = add_verb(
+        node,
+        "remove-address",
+        remove_address,
+        summary="Take addresses that nobody has from the pool of a subnet.",
+        example="atoll node remove-address --subnet blue 10.2.0.10-10.2.0.40 10.2.0.50",
+    )
+    verb.add_argument("--subnet", required=True, metavar="ID")
+    verb.add_argument("ips", nargs="+", metavar="IP[-IP]")
+    add_show_options(verb)
+    verb = add_verb(
+        node,
+        "change-subnet",
+        change_subnet,
+        summary="Change what a subnet tells its guests, and who may use it.",
+        example="atoll node change-subnet blue --dns 10.2.0.1 --dns 10.2.0.2 --no-metadata",
+    )
+    verb.add_argument("id", metavar="ID")
+    verb.add_argument("--gateway", metavar="IP", help="only while nobody has an address there")
+    verb.add_argument("--dns", action="append", metavar="IP", help="may be repeated; none: no server")
+    verb.add_argument("--domain", help="the guests' domain; none: without one")
+    verb.add_argument("--allow-user", action="append", metavar="USER", help="may be repeated")
+    verb.add_argument("--allow-group", action="append", metavar="GROUP", help="may be repeated")
+    verb.add_argument("--allow-everybody", action="store_true", help="whoever was allowed so far")
+    verb.add_argument(
+        "--metadata", action=argparse.BooleanOptionalAction, help="tell VMs of themselves at 169.254.169.254"
+    )
+    verb.add_argument(
+        "--autoconf6",
+        action=argparse.BooleanOptionalAction,
+        help="guests make up their IPv6 address by themselves; otherwise by DHCPv6 only",
+    )
+    add_show_options(verb)
+    verb = add_verb(
+        node,
+        "remove-subnet",
+        remove_subnet,
+        summary="Take away subnets that nobody uses, with their addresses.",
+        example="atoll node remove-subnet blue",
+    )
+    verb.add_argument("ids", nargs="+", metavar="ID")
+    verb = add_verb(
+        node,
+        "set-owners",
+        set_owners,
+        summary="Say who operates the node, beside those whom its configuration names. Naming nobody: they alone.",
+        example="atoll node set-owners --user ann --group ops",
+    )
+    verb.add_argument("--user", action="append", default=[], metavar="USER", help="may be repeated")
+    verb.add_argument("--group", action="append", default=[], metavar="GROUP", help="may be repeated")
     add_show_options(verb)
 
 
@@ -170,7 +234,64 @@ def delete_lease(options: argparse.Namespace) -> None:
     ips = [check_ip("ip", ip) for ip in options.ips]
     with connect(options) as client:
         for ip in ips:
-            client.call(api.NODE_DELETE_LEASE, params={"ip": ip})
+            client.call(api.NODE_DELETE_LEASE, params={"ip": ip}, query=api.InSubnet(options.subnet))
+
+
+def remove_address(options: argparse.Namespace) -> None:
+    style = style_of(options, NODE_VIEW)
+    ips = tuple(ip for word in options.ips for ip in _parse_ips(word))
+    request = given.RemoveAddress(subnet=options.subnet, ips=ips)
+    with connect(options) as client:
+        node = client.call(given.NODE_REMOVE_ADDRESS, body=request)
+    write(node_text(node, style))
+
+
+def change_subnet(options: argparse.Namespace) -> None:
+    style = style_of(options, NODE_VIEW)
+    params, change = {"subnet": check_name("subnet", options.id)}, change_of(options)
+    with connect(options) as client:
+        node = client.call(given.NODE_CHANGE_SUBNET, params=params, body=change)
+    write(node_text(node, style))
+
+
+def remove_subnet(options: argparse.Namespace) -> None:
+    ids = [check_name("subnet", one) for one in options.ids]
+    with connect(options) as client:
+        for one in ids:
+            client.call(given.NODE_REMOVE_SUBNET, params={"subnet": one})
+
+
+def set_owners(options: argparse.Namespace) -> None:
+    style = style_of(options, NODE_VIEW)
+    owners = given.SetOwners(users=tuple(options.user), groups=tuple(options.group))
+    with connect(options) as client:
+        node = client.call(given.NODE_SET_OWNERS, body=owners)
+    write(node_text(node, style))
+
+
+def change_of(options: argparse.Namespace) -> given.ChangeSubnet:
+    """What is asked for, and no more. Either some are allowed, or everybody is."""
+    allowed: dict[str, tuple[str, ...]] = {}
+    if options.allow_user or options.allow_group:
+        if options.allow_everybody:
+            raise Invalid("allow-everybody", True, "contradicts allow-user and allow-group")
+        allowed = {
+            "allowed_users": tuple(options.allow_user or ()),
+            "allowed_groups": tuple(options.allow_group or ()),
+        }
+    elif options.allow_everybody:
+        allowed = {"allowed_users": (), "allowed_groups": ()}
+    asked = {
+        "gateway": options.gateway,
+        "dns": None if options.dns is None else tuple(ip for ip in options.dns if ip != NONE),
+        "domain": "" if options.domain == NONE else options.domain,
+        "metadata": options.metadata,
+        "autoconf6": options.autoconf6,
+    }
+    changes = {name: value for name, value in asked.items() if value is not None} | allowed
+    if not changes:
+        raise Invalid("change", "", "nothing is asked for", hint="see: atoll node change-subnet --help")
+    return given.ChangeSubnet(**changes)
 
 
 def subnet_of(options: argparse.Namespace) -> Subnet:
@@ -190,6 +311,7 @@ def subnet_of(options: argparse.Namespace) -> Subnet:
         autoconf6=options.autoconf6,
         metadata=not options.no_metadata,
         resolver=not options.no_resolver,
+        private=options.private,
     )
 
 
@@ -280,6 +402,7 @@ POOL_COLUMNS: tuple[Column[Pool], ...] = (
     Column("used", lambda pool: str(pool.used)),
     Column("dns", lambda pool: joined(pool.subnet.name_servers)),
     Column("bridge", lambda pool: pool.subnet.bridge or "-", wide=True),
+    Column("private", lambda pool: "yes" if pool.subnet.private else "no", wide=True),
     Column("mtu", lambda pool: str(pool.subnet.mtu), wide=True),
     Column("domain", lambda pool: pool.subnet.domain or "-", wide=True),
     Column(

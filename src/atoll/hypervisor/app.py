@@ -14,7 +14,6 @@ from aiohttp import web
 from atoll.api.server import application
 from atoll.drivers.machine import registry
 from atoll.guestnet.dns.forward import Forwarder
-from atoll.guestnet.dns.names import Directory, Known
 from atoll.guestnet.dns.upstreams import HostServers
 from atoll.guestnet.metadata.guest import Place
 from atoll.guestnet.netboot.library import Library
@@ -29,9 +28,9 @@ from atoll.hypervisor.launch.kinds import Kinds
 from atoll.hypervisor.launch.machines import MachinePlace, Machines
 from atoll.hypervisor.launch.supplies import Supplies
 from atoll.hypervisor.launch.templates import TemplateLimits, Templates
-from atoll.hypervisor.network.bridges import Bridges, NameService
+from atoll.hypervisor.network.bridges import Backends, Bridges, Names
+from atoll.hypervisor.network.callers import Callers, Census
 from atoll.hypervisor.network.control import ControlPort
-from atoll.hypervisor.network.guests import Guests
 from atoll.hypervisor.network.holdings import Holdings
 from atoll.hypervisor.service import Hypervisor, Options
 from atoll.hypervisor.signals import Signals
@@ -110,23 +109,12 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     forwarder = _forwarder(config.dns, outside)
     if forwarder is not None:
         stack.push_async_callback(forwarder.close)
-    names = Directory(lambda: Known(service.holdings.subnets, vms.list(), service.holdings.given.leases))
+    callers = Callers(records.user_data, credentials, Place(config.region))
+    library = Library(config.state / "tftp", images)
     network = Bridges(
-        config.service_prefix,
-        lambda mac: service.lease_of(mac),
-        lambda subnet: service.holdings.leases.macs(subnet),
-        Guests(
-            lambda ip: service.guest_at(ip),
-            lambda vm: service.holdings.subnet_of(vm),
-            records.user_data,
-            credentials,
-            Place(config.region),
-        ),
-        control.add,
-        signals.reached,
-        Library(config.state / "tftp", lambda ip: service.netboot_client(ip), images),
-        lambda ip, state: service.holdings.leases.note(ip, state),
-        NameService(names, forwarder),
+        Names(config.service_prefix, node=f"{config.name} {config.ip}"),
+        callers,
+        Backends(library, control, forwarder),
     )
     stack.push_async_callback(network.close)
     holdings = Holdings(config.name, records, network, vms)
@@ -156,6 +144,9 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     bench = Workbench(facts, records, vms, holdings, machines, network, images, stores, background)
     service = Hypervisor(bench, signals, Options(stores, pooling, audit))
     stack.push_async_callback(service.close)
+    callers.count(
+        Census(lambda: holdings.given, holdings.leases, service.find_port, vms.list, signals.reached)
+    )
     await network.serve(holdings.subnets)
     stack.callback(link_events.watch(signals.link))
     await recover(service, bench, config.cgroup)
@@ -164,7 +155,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     tls = Tls(config.pki)
     health = Health(background, tls.certificate)
     handlers = Handlers(service, Backstage(records, images, logs, meter, audit, health))
-    await _listen(config, tls, handlers, facts.operators, control, stack)
+    await _listen(config, tls, handlers, bench.operators, control, stack)
     background.keep("renewing the node's certificate", tls.keep_certificate)
     background.keep("reading revocation lists", tls.keep_revocations)
     background.keep("watching the loop", health.watch)
@@ -225,7 +216,7 @@ async def _listen(
     config: Config,
     tls: Tls,
     handlers: Handlers,
-    operators: Operators,
+    operators: Callable[[], Operators],
     control: ControlPort,
     stack: contextlib.AsyncExitStack,
 ) -> None:

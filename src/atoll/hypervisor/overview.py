@@ -16,6 +16,7 @@ from atoll.model.event import EventKind
 from atoll.model.node import Capacity, Node, Pool
 from atoll.model.vm import VM
 from atoll.model.volume import StoreInfo
+from atoll.plan.addresses import Place
 from atoll.plan.volumes import store_infos
 from atoll.system import clock
 
@@ -25,7 +26,7 @@ FRESH_S = 0.25
 class _Sums(Struct, frozen=True):
     """What follows from all VMs together."""
 
-    pooled: frozenset[str]
+    pooled: frozenset[Place]
     """Addresses that the hot pool held when it was added up."""
     until_s: float
     unused: Capacity
@@ -43,7 +44,7 @@ class Overview:
         bench.holdings.changed.listen(self._on_node_change)
 
     def node(self) -> Node:
-        facts, sums = self._bench.facts, self._current()
+        facts, operators, sums = self._bench.facts, self._bench.operators(), self._current()
         return Node(
             ip=facts.ip,
             name=facts.name,
@@ -54,8 +55,8 @@ class Overview:
             drivers=facts.drivers,
             pools=sums.pools,
             vms=sums.vms,
-            owner_users=facts.operators.users,
-            owner_groups=facts.operators.groups,
+            owner_users=operators.users,
+            owner_groups=operators.groups,
             drained=self._bench.holdings.drained,
             stores=sums.stores,
             overcommit=facts.overcommit,
@@ -69,7 +70,7 @@ class Overview:
             known = self._sums = self._add_up(pooled, now_s)
         return known
 
-    def _add_up(self, pooled: frozenset[str], now_s: float) -> _Sums:
+    def _add_up(self, pooled: frozenset[Place], now_s: float) -> _Sums:
         bench, vms = self._bench, self._bench.vms.list()
         states = Counter(str(vm.state) for vm in vms)
         volumes = (volume for vm in vms for volume in vm.volumes)

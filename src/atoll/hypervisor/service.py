@@ -8,12 +8,11 @@ from __future__ import annotations
 from msgspec import Struct
 
 from atoll.errors import AtollError
-from atoll.guestnet.dhcp.answer import Lease
-from atoll.guestnet.netboot.library import Client
 from atoll.hypervisor.consoles.screens import Screens
 from atoll.hypervisor.launch.answering import Answers, answers
 from atoll.hypervisor.launch.holds import Used, images_of
 from atoll.hypervisor.launch.hotpool import HotPool, Pooling, PoolPlace
+from atoll.hypervisor.news import NodeNews
 from atoll.hypervisor.overview import Overview
 from atoll.hypervisor.signals import Signals
 from atoll.hypervisor.vms.acknowledgements import Acknowledgements
@@ -30,12 +29,11 @@ from atoll.hypervisor.vms.stages import Stages
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.hypervisor.volumes.volumes import Volumes
-from atoll.identity.access import check_owner
+from atoll.identity.access import Operators, check_owner
 from atoll.model.event import EventKind
 from atoll.model.identity import Identity
 from atoll.model.node import Node
 from atoll.model.vm import VM
-from atoll.plan.addresses import nic_of
 from atoll.serving.audit import AuditLog, Auditor
 from atoll.serving.events import Events
 from atoll.system import clock
@@ -63,6 +61,7 @@ class Hypervisor:
         self.stages = stages
         self.pool = HotPool(options.pooling, bench.machines, _pool_place(bench))
         self.vms.reserved = self.pool.held
+        self.holdings.vacate = self.pool.vacate
         self._overview = Overview(bench, self.pool)
         self.volumes = Volumes(bench, options.stores)
         self.changes = Changes(bench)
@@ -75,6 +74,7 @@ class Hypervisor:
         self.exits = Exits(bench, self.policies, awaited)
         self.lost_links = LostLinks(bench, self._note_own)
         self._duties = Duties(self.vms.records, lambda: self.holdings.drained, self.policies.do, clock.now)
+        self._news = NodeNews(self.node, lambda node: self.events.emit(EventKind.NODE, node=node))
         self.events = Events(clock.now, lambda: (self.node(), self.vms.list()))
         self._listen(signals)
 
@@ -86,6 +86,7 @@ class Hypervisor:
         signals.reached.listen(self.stages.reached)
         signals.link.listen(self.pool.on_link)
         signals.link.listen(self.lost_links.changed)
+        self.pool.changed.listen(self._news.wake)
         self.vms.changed.listen(self._on_vm_change)
         self.holdings.changed.listen(self._on_node_change)
 
@@ -97,7 +98,7 @@ class Hypervisor:
     def owned(self, identity: Identity, method: str, reference: str) -> VM:
         """The VM of this IP or name, if the caller may do this to it."""
         vm = self.vms.show(reference)
-        check_owner(identity, method, vm, self._bench.facts.operators)
+        check_owner(identity, method, vm, self.operators)
         return vm
 
     def images_in_use(self) -> Used | None:
@@ -105,35 +106,20 @@ class Hypervisor:
         unknown = self._bench.records.unreadable
         return None if unknown else self.pool.images() | images_of(self.vms.records())
 
-    # --- whom the servers of guests are asked by
+    @property
+    def operators(self) -> Operators:
+        """Those that its configuration names, and those that it was given as owners."""
+        return self._bench.operators()
 
-    def lease_of(self, mac: str) -> Lease | None:
-        """What DHCP tells the machine with this MAC."""
-        vm = self.vms.find_by_mark(mac) or self.pool.rehearsing(mac=mac)
-        return self.holdings.leases.of_machine(mac) if vm is None else self.holdings.leases.of_vm(vm, mac)
-
-    def guest_at(self, ip: str) -> VM | None:
-        """Whom metadata is about, at this address of any of its interfaces."""
-        return self.vms.find_by_mark(ip) or self.pool.rehearsing(ip=ip)
-
-    def netboot_client(self, ip: str) -> Client | None:
-        """Who boots over the network from this address."""
-        return self.holdings.leases.client(ip, self.vms.find_by_ip(ip))
+    def find_port(self, subnet: str, mark: str) -> tuple[VM, int] | None:
+        """The VM that has this MAC or address in a subnet, and the place of that interface among its own."""
+        return self.vms.find_port(subnet, mark) or self.pool.rehearsing(subnet, mark)
 
     # --- beginning and end
 
     async def sweep(self) -> None:
         """Take out of the network what is of no VM, such as the hot pool of an agent that was killed."""
-        pools = self.holdings.given.addresses.values()
-        macs = {one.ip: one.mac for pool in pools for one in pool}
-        await self._bench.network.sweep(self.vms.held(), macs)
-
-    async def clear(self, ip: str) -> None:
-        """Unplug what an agent before us had at an address that no VM has: a member of its hot pool."""
-        for subnet in self.holdings.given.subnets:
-            for address in self.holdings.given.addresses.get(subnet.id, ()):
-                if address.ip == ip:
-                    await self._bench.network.unplug(nic_of(subnet, address), subnet)
+        await self._bench.network.sweep(self.vms.keys())
 
     def begin(self) -> None:
         """All VMs are found: from now on their own policies are kept."""
@@ -141,6 +127,7 @@ class Hypervisor:
 
     async def close(self) -> None:
         """Touch nothing any more. VMs run on; what is none yet goes."""
+        self._news.close()
         await self._bench.background.close()
         await self.vms.settle()
         await self.pool.close()
@@ -150,14 +137,15 @@ class Hypervisor:
     def _on_node_change(self) -> None:
         self.pool.wake()
         self._duties.wake()
-        self.events.emit(EventKind.NODE, node=self.node())
+        self._news.wake()
 
     def _on_vm_change(self, kind: EventKind, vm: VM) -> None:
         self.events.emit(kind, vm=vm)
+        self._news.wake()
         self._duties.wake()
         if kind is EventKind.DESTROYED:
             for nic in vm.all_nics:
-                self.holdings.leases.forget(nic.ip)
+                self.holdings.leases.forget(nic.subnet, nic.mac)
             # One that has moved is still there, at its new address, with what it runs as.
             if all(other.instance_id != vm.instance_id for other in self.vms.list()):
                 self._bench.machines.release_ids(vm)

@@ -62,8 +62,8 @@ class Meter:
         used, disk = cgroups.usage(group), usage.disk_io(cgroups.members(group))
         # What the host's end of a VM's link receives is what the VM sent.
         port = Transfer()
-        for nic in vm.all_nics:
-            port = port.plus(links.get(link_for(nic.ip), Transfer()))
+        for index in range(len(vm.all_nics)):
+            port = port.plus(links.get(link_for(vm.ip, index), Transfer()))
         return VmUsage(
             ip=vm.ip,
             name=vm.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import zlib
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -37,6 +38,8 @@ MIN_MTU = 576
 MIN_MTU6 = 1280
 MAX_MTU = 9216
 MAX_DNS = 8
+
+Domain = Annotated[str, Meta(pattern=f"{DOMAIN_PATTERN}|^$", max_length=253)]
 
 
 class Address(Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -74,7 +77,7 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
     gateway: Ip
     bridge: Annotated[str, Meta(pattern=f"{LINK_PATTERN}|^$", max_length=15)] = ""
     dns: Annotated[tuple[Ip, ...], Meta(max_length=MAX_DNS)] = ()
-    domain: Annotated[str, Meta(pattern=f"{DOMAIN_PATTERN}|^$", max_length=253)] = ""
+    domain: Domain = ""
     mtu: Annotated[int, Meta(ge=MIN_MTU, le=MAX_MTU)] = 1500
     allowed_users: tuple[Principal, ...] = ()
     allowed_groups: tuple[Principal, ...] = ()
@@ -89,6 +92,9 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
     gateway6: Ip6 | None = None
     autoconf6: bool = True
     """Whether guests make up that address by themselves. Otherwise they get it by DHCPv6 only."""
+    private: bool = False
+    """Only for interfaces beside the first: no VM has its own address, its key, here, and neither has the node.
+    So it may overlap other subnets, on a bridge of its own."""
 
     def __post_init__(self) -> None:
         check_name("subnet id", self.id)
@@ -164,6 +170,23 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
     def search_domain(self) -> str:
         """Where machines look for names of one label. There is one wherever we answer for them."""
         return self.domain or (DEFAULT_DOMAIN if self.hands_out_resolver else "")
+
+    @property
+    def bridge_name(self) -> str:
+        """The bridge that it is on: the existing one that it names, else one that is made for it."""
+        if self.bridge:
+            return self.bridge
+        # Of a long id the end is replaced, and not just cut: two subnets must never meet in one bridge.
+        name = f"br-{self.id}"
+        return name if len(name) <= 15 else f"{name[:7]}{zlib.crc32(self.id.encode()):08x}"
+
+    def overlaps(self, other: Subnet) -> bool:
+        """Whether an address can be in both."""
+        if self.network.overlaps(other.network):
+            return True
+        if self.cidr6 is None or other.cidr6 is None:
+            return False
+        return ipaddress.IPv6Network(self.cidr6).overlaps(ipaddress.IPv6Network(other.cidr6))
 
     def ip6_of(self, mac: str) -> str:
         """The IPv6 address here of the machine with this MAC; empty where there is no IPv6."""

@@ -24,6 +24,7 @@ from atoll.model.checks import (
     check_range,
     check_tags,
 )
+from atoll.model.network import link_local
 from atoll.model.ssh import SshKeys, check_ssh_keys
 from atoll.model.volume import MAX_VOLUMES, Volume, VolumeSpec, check_volumes
 
@@ -174,6 +175,11 @@ class VmNic(Struct, frozen=True):
     mac: Mac
     subnet: str
     ip6: str = ""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All that tells on the wires of its subnet that a frame is its own: its MAC and its addresses."""
+        return (self.mac, self.ip, self.ip6, link_local(self.mac)) if self.ip6 else (self.mac, self.ip)
 
 
 class VM(Struct, frozen=True):

@@ -25,11 +25,11 @@ class CertificateGate:
     def __init__(
         self,
         peers: PeerReader,
-        operators: Operators,
+        operators: Callable[[], Operators],
         denied: Denied | None = None,
         now: Callable[[], datetime] = clock.now,
     ) -> None:
-        """`denied` is told of callers that are known and turned away."""
+        """`operators` are those of this moment; `denied` is told of callers that are known and turned away."""
         self._now = now
         self._peers = peers
         self._operators = operators
@@ -40,7 +40,7 @@ class CertificateGate:
             return _NOBODY
         identity = self._peers.identity(certificate, self._now())
         try:
-            check_route(route.access, route.name, identity, self._operators)
+            check_route(route.access, route.name, identity, self._operators())
         except AtollError as error:
             if self._denied is not None:
                 self._denied(route, identity, error)

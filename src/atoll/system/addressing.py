@@ -6,7 +6,8 @@ import errno
 import ipaddress
 import os
 import socket
-from collections.abc import Mapping
+import struct
+from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -14,16 +15,24 @@ from msgspec import Struct
 from pyroute2.netlink import nlmsg, rtnl
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from atoll.errors import Invalid, NotFound
 from atoll.system.failures import failing, ignoring
-from atoll.system.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Attributes, Netlink
+from atoll.system.netlink import (
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
+    Attributes,
+    Netlink,
+    attribute,
+)
 
 IFF_UP = 0x1
 _SKIP_STATISTICS = 0x8
 _NUD_PERMANENT = 0x80
+_NEIGHBOUR = struct.Struct("=B3xiHBB")
+_NDA_DST, _NDA_LLADDR = 1, 2
 _IFA_F_NODAD = 0x02
 _RT_TABLE_MAIN = 254
 _RTPROT_STATIC = 4
@@ -107,6 +116,15 @@ class Addressing:
             with ignoring(errno.EEXIST):
                 self._address(rtnl.RTM_NEWADDR, index, wanted, NLM_F_CREATE | NLM_F_EXCL)
 
+    def keep_addresses(self, link: str, wanted: Collection[str]) -> None:
+        """Take from a link all addresses but these, and but those that are of the link alone."""
+        with failing(f"taking addresses from link {link}"):
+            index = self._get(link).index
+            found = self.addresses(link) | self.addresses(link, socket.AF_INET6)
+            for other in map(_interface, found - set(wanted)):
+                if other.version == 4 or not other.is_link_local:
+                    self._address(rtnl.RTM_DELADDR, index, other)
+
     def addresses(self, link: str, family: int = socket.AF_INET) -> set[str]:
         """The addresses of a link, with their prefix lengths: of IPv4, or those of another family."""
         with failing(f"listing addresses of link {link}"):
@@ -159,22 +177,18 @@ class Addressing:
 
     def set_neighbours(self, link: str, macs: Mapping[str, str]) -> None:
         """As `set_neighbour`, of many: MACs by their addresses."""
-        index = self._get(link).index
-        for ip, mac in macs.items():
-            with failing(f"setting neighbour {ip} of link {link}"):
-                family = _family(ipaddress.ip_address(ip))
-                fields = {"family": family, "ifindex": index, "state": _NUD_PERMANENT}
-                attributes = [("NDA_DST", ip), ("NDA_LLADDR", mac)]
-                flags = NLM_F_CREATE | NLM_F_REPLACE
-                self._netlink.request(rtnl.RTM_NEWNEIGH, ndmsg, fields, attributes, flags)
+        with failing(f"setting neighbours of link {link}"):
+            index = self._netlink.index(checked_name(link))
+            for ip, mac in macs.items():
+                body = _neighbour(index, ip) + attribute(_NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
+                self._netlink.tell(rtnl.RTM_NEWNEIGH, body, NLM_F_CREATE | NLM_F_REPLACE)
 
     def delete_neighbour(self, link: str, ip: str) -> None:
         """Forget a neighbour. Gone is fine, and so is a link that is gone."""
-        with failing(f"forgetting neighbour {ip} of link {link}"), ignoring(errno.ENOENT):
-            found = self.find(link)
-            if found is not None:
-                fields = {"family": _family(ipaddress.ip_address(ip)), "ifindex": found.index}
-                self._netlink.request(rtnl.RTM_DELNEIGH, ndmsg, fields, [("NDA_DST", ip)])
+        gone = (errno.ENOENT, errno.ENODEV)
+        with failing(f"forgetting neighbour {ip} of link {link}"), ignoring(*gone):
+            index = self._netlink.index(checked_name(link))
+            self._netlink.tell(rtnl.RTM_DELNEIGH, _neighbour(index, ip))
 
     def _get(self, name: str) -> Link:
         found = self.find(name)
@@ -211,6 +225,13 @@ class Addressing:
             fields |= {"proto": _RTPROT_STATIC, "type": _RTN_UNICAST}
         target = [("RTA_DST", str(network.network_address))] if network.prefixlen else []
         self._netlink.request(kind, rtmsg, fields, [*target, *attributes], flags)
+
+
+def _neighbour(index: int, ip: str) -> bytes:
+    """The head of a message about a neighbour that is known for good. Pure."""
+    address = ipaddress.ip_address(ip)
+    head = _NEIGHBOUR.pack(_family(address), index, _NUD_PERMANENT, 0, 0)
+    return head + attribute(_NDA_DST, address.packed)
 
 
 def _seen(message: nlmsg) -> Link:

@@ -30,10 +30,10 @@ def failing(doing: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def ignoring(number: int) -> Iterator[None]:
-    """Lets one kind of OSError pass: what was to be done is done already."""
+def ignoring(*numbers: int) -> Iterator[None]:
+    """Lets some kinds of OSError pass: what was to be done is done already."""
     try:
         yield
     except OSError as error:
-        if error.errno != number:
+        if error.errno not in numbers:
             raise

@@ -1,6 +1,6 @@
 """libnftables in this process: what the nft program does, without starting it. Changes the packet filter.
 
-A call takes half a millisecond where a process takes sixteen. The library is that of the program itself.
+A call takes a tenth of a millisecond where a process takes sixteen. The library is that of the program itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import functools
 from pathlib import Path
 
 _LIBRARY = "libnftables.so.1"
-_JSON = 1 << 4
 
 
 class Context:
@@ -21,7 +20,6 @@ class Context:
         self._context = library.nft_ctx_new(0)
         if not self._context:
             raise MemoryError("nft_ctx_new")
-        library.nft_ctx_output_set_flags(self._context, _JSON)
         library.nft_ctx_buffer_output(self._context)
         library.nft_ctx_buffer_error(self._context)
 
@@ -29,7 +27,7 @@ class Context:
         self._library.nft_ctx_free(self._context)
 
     def run(self, commands: bytes) -> str | None:
-        """Run commands in nft's JSON, all or none; what it complains about, or None."""
+        """Run commands in nft's own words, all or none; what it complains about, or None."""
         if self._library.nft_run_cmd_from_buffer(self._context, commands) == 0:
             return None
         said: bytes = self._library.nft_ctx_get_error_buffer(self._context) or b""
@@ -59,8 +57,6 @@ def _load() -> ctypes.CDLL | None:
     library.nft_ctx_new.argtypes = [ctypes.c_uint32]
     library.nft_ctx_free.restype = None
     library.nft_ctx_free.argtypes = [pointer]
-    library.nft_ctx_output_set_flags.restype = None
-    library.nft_ctx_output_set_flags.argtypes = [pointer, ctypes.c_uint]
     library.nft_ctx_buffer_output.argtypes = [pointer]
     library.nft_ctx_buffer_error.argtypes = [pointer]
     library.nft_run_cmd_from_buffer.argtypes = [pointer, ctypes.c_char_p]

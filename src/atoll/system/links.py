@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 _NUD_NOARP = 0x40
 _NTF_MASTER = 0x04
+_NTF_STICKY = 0x40
 _TUNSETIFF = 0x400454CA
 _IFF_TAP = 0x0002
 _IFF_NO_PI = 0x1000
@@ -136,13 +137,13 @@ class Links(Addressing):
             self._link(rtnl.RTM_DELLINK, 0, [("IFLA_IFNAME", checked_name(link))])
 
     def set_fdb(self, link: str, mac: str) -> None:
-        """Tell the bridge of a port for good that a MAC is behind that port."""
+        """Tell the bridge of a port for good that a MAC is behind that port, whoever else sends as it."""
         with failing(f"binding {mac} to port {link}"):
             fields = {
                 "family": socket.AF_BRIDGE,
                 "ifindex": self._get(link).index,
                 "state": _NUD_NOARP,
-                "flags": _NTF_MASTER,
+                "flags": _NTF_MASTER | _NTF_STICKY,
             }
             attributes = [("NDA_LLADDR", mac)]
             self._netlink.request(rtnl.RTM_NEWNEIGH, ndmsg, fields, attributes, NLM_F_CREATE | NLM_F_REPLACE)

@@ -7,7 +7,10 @@ process to reach another namespace. This one is a plain socket, made in the name
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import socket
+import struct
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -30,9 +33,19 @@ _NETLINK_EXT_ACK = 11
 _NETLINK_GET_STRICT_CHK = 12
 _BUFFER_BYTES = 256 * 1024
 _TIMEOUT_S = 5.0
+_SIOCGIFINDEX = 0x8933
+_INTERFACE = struct.Struct("=16si20x")
+_HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
 
 Fields = Mapping[str, int]
 Attributes = Sequence[tuple[str, Any]]
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    """One attribute of a message that is encoded by hand. Pure."""
+    padding = bytes(-len(value) % 4)
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + padding
 
 
 class Netlink:
@@ -69,6 +82,27 @@ class Netlink:
         self._send(kind, message(), fields, attributes, flags | NLM_F_ACK)
         answers, _ = self._receive()
         return answers
+
+    def index(self, link: str) -> int:
+        """That of a link, without all else that the kernel would tell of it. OSError when there is none."""
+        request = _INTERFACE.pack(os.fsencode(link), 0)
+        found: int = _INTERFACE.unpack(fcntl.ioctl(self._socket, _SIOCGIFINDEX, request))[1]
+        return found
+
+    def tell(self, kind: int, body: bytes, flags: int = 0) -> None:
+        """As `request`, of a message that is encoded already, for what is said often. OSError when it is refused."""
+        self._sequence += 1
+        length = _HEADER.size + len(body)
+        header = _HEADER.pack(length, kind, flags | NLM_F_REQUEST | NLM_F_ACK, self._sequence, 0)
+        self._socket.send(header + body)
+        while True:
+            answer = self._socket.recv(_BUFFER_BYTES)
+            _, said, _, sequence, _ = _HEADER.unpack_from(answer)
+            if said == NLMSG_ERROR and sequence == self._sequence:
+                error = -int.from_bytes(answer[_HEADER.size : _HEADER.size + 4], "little", signed=True)
+                if error:
+                    raise OSError(error, os.strerror(error))
+                return
 
     def dump(self, kind: int, message: type[nlmsg], fields: Fields) -> list[nlmsg]:
         """All that the kernel has of a kind. Asked again when it changed half-way."""

@@ -12,47 +12,52 @@ from typing import Any
 from atoll.errors import HostFailure
 from atoll.system import libnft, processes
 
-_APPLY = ("nft", "-j", "-f", "-")
-_LIST = ("nft", "-j", "list", "tables")
+_RUN = ("nft", "-f", "-")
+_LIST = ("nft", "-j", "list")
 
 
-async def apply(commands: Sequence[Mapping[str, Any]], namespace: str | None = None) -> None:
-    """Apply commands of nft's JSON, such as {"add": {"table": …}}. Nothing changes when one is refused."""
-    here = libnft.context() if namespace is None else None
+async def run(script: str) -> None:
+    """Run commands in nft's own words, here. Nothing changes when one is refused."""
+    here = libnft.context()
     if here is not None:
-        _refuse(here.run(_encode(commands)), namespace)
-        return
-    completed = await processes.run(_APPLY, stdin=_encode(commands), check=False, namespace=namespace)
+        _refuse(here.run(script.encode()), None)
+    else:
+        _check(await processes.run(_RUN, stdin=script.encode(), check=False), None)
+
+
+def run_blocking(script: str, namespace: str | None = None) -> None:
+    """`run` for those who have no event loop."""
+    completed = processes.run_blocking(_RUN, stdin=script.encode(), check=False, namespace=namespace)
     _check(completed, namespace)
 
 
 def apply_blocking(commands: Sequence[Mapping[str, Any]], namespace: str | None = None) -> None:
-    """`apply` for those who have no event loop."""
-    completed = processes.run_blocking(_APPLY, stdin=_encode(commands), check=False, namespace=namespace)
+    """The same for commands as nft's JSON has them, such as {"add": {"table": …}}."""
+    told = json.dumps({"nftables": list(commands)}).encode()
+    completed = processes.run_blocking(("nft", "-j", "-f", "-"), stdin=told, check=False, namespace=namespace)
     _check(completed, namespace)
 
 
 def tables(namespace: str | None = None) -> set[tuple[str, str]]:
     """Family and name of every table."""
-    completed = processes.run_blocking(_LIST, check=False, namespace=namespace)
+    completed = processes.run_blocking((*_LIST, "tables"), check=False, namespace=namespace)
     _check(completed, namespace)
-    entries = json.loads(completed.stdout)["nftables"]
+    entries = _entries(completed)
     return {(entry["table"]["family"], entry["table"]["name"]) for entry in entries if "table" in entry}
 
 
-async def chains(family: str, table: str) -> set[str]:
-    """Names of the chains of a table, here. No such table is none."""
-    completed = await processes.run(("nft", "-j", "list", "chains", family), check=False)
+async def listing(family: str, table: str) -> list[dict[str, Any]]:
+    """All that is in a table here, as nft's JSON has it."""
+    completed = await processes.run((*_LIST, "table", family, table), check=False)
     _check(completed, None)
-    entries = (entry.get("chain", {}) for entry in json.loads(completed.stdout)["nftables"])
-    return {entry["name"] for entry in entries if entry.get("table") == table}
+    return _entries(completed)
 
 
 def drops_forwarded() -> bool:
     """Whether a base chain here drops what is forwarded unless a rule says otherwise, as Docker's does."""
-    completed = processes.run_blocking(("nft", "-j", "list", "chains"), check=False)
+    completed = processes.run_blocking((*_LIST, "chains"), check=False)
     _check(completed, None)
-    chains = [entry["chain"] for entry in json.loads(completed.stdout)["nftables"] if "chain" in entry]
+    chains = [entry["chain"] for entry in _entries(completed) if "chain" in entry]
     return any(chain.get("hook") == "forward" and chain.get("policy") == "drop" for chain in chains)
 
 
@@ -63,8 +68,9 @@ def complaint(stderr: str) -> str:
     return (errors or lines or ["it said nothing"])[0]
 
 
-def _encode(commands: Sequence[Mapping[str, Any]]) -> bytes:
-    return json.dumps({"nftables": list(commands)}).encode()
+def _entries(completed: processes.Completed) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = json.loads(completed.stdout)["nftables"]
+    return entries
 
 
 def _check(completed: processes.Completed, namespace: str | None) -> None:

@@ -39,6 +39,8 @@ STEPS = frozenset(
         *("change.user-data", "change.recorded"),
         *("move.noted", "move.carried", "move.renamed", "move.recorded"),
         *("volume.claimed", "volume.made", "volume.finished", "volume.forgotten", "volume.removed"),
+        # what the node was given: changed, and taken away with all that serves it
+        *("subnet.changed", "subnet.forgotten", "subnet.bridge-gone", "subnet.gone", "addresses.forgotten"),
         # templates and what is made of them
         *("template.begun", "template.limited", "template.made", "template.recorded", "template.dropped"),
         *("fork.forked", "fork.identified"),

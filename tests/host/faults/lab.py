@@ -26,7 +26,7 @@ from atoll.images.store import ImageStore
 from atoll.model.image import DirectBoot
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.vm import VM, VmSpec, VmState
-from atoll.plan.firewall import link_for
+from atoll.plan.firewall import link_for, plugged
 from atoll.plan.ids import Ids, Space, block_of
 from atoll.system import cgroups, namespaces, processes
 from atoll.system.ids import Register
@@ -281,6 +281,7 @@ class Lab:
         self._check_disk(listed)
         self._check_ids(listed)
         self._check_host(listed)
+        self._check_served(node)
         return vms
 
     def _check_addresses(self, listed: tuple[VM, ...], node: Any, maybe: dict[str, set[str]]) -> None:
@@ -289,6 +290,8 @@ class Lab:
         assert all(count == 1 for count in (*held.values(), *macs.values())), f"doubled: {held} {macs}"
         for pool in node.pools:
             subnet = pool.subnet.id
+            if subnet not in self.given:
+                continue  # one that no VM is in
             free = [address.ip for address in pool.free]
             mine = {vm.ip for vm in listed if vm.subnet == subnet}
             assert len(free) == len(set(free)), f"free twice: {free}"
@@ -341,7 +344,7 @@ class Lab:
     def _check_host(self, listed: tuple[VM, ...]) -> None:
         running = {vm.ip for vm in listed if vm.state is VmState.RUNNING}
         links = {link_for(ip) for ip in running}
-        assert self.chains() == links, "firewall chains do not fit the VMs that run"
+        assert self.ports() == links, "ports of the firewall do not fit the VMs that run"
         assert self.neighbours() == running, "neighbours do not fit the VMs that run"
         qemus = {vm.ip for vm in listed if vm.state is VmState.RUNNING and vm.driver == "qemu"}
         assert cgroups.children(f"atoll/{self.cloud.facts['id']}") == qemus, (
@@ -353,11 +356,20 @@ class Lab:
         for ip in qemus:
             assert len(processes.processes_in(self.cloud.group(ip))) == 1
 
-    def chains(self) -> set[str]:
-        listed = self._inside("nft", "-j", "list", "chains", "bridge")
-        chains = (item.get("chain", {}) for item in json.loads(listed)["nftables"])
-        names = (chain["name"] for chain in chains if chain.get("table") == "atoll")
-        return {name.removeprefix("vm-") for name in names if name.startswith("vm-")}
+    def ports(self) -> set[str]:
+        """The links of those that are plugged."""
+        listed = self._inside("nft", "-j", "list", "table", "bridge", "atoll")
+        return set(plugged(json.loads(listed)["nftables"]))
+
+    def _check_served(self, node: Any) -> None:
+        """Every bridge of ours is that of a subnet, and has its servers."""
+        wanted = {pool.subnet.bridge_name for pool in node.pools}
+        prefix = f"{self.cloud.namespace}-"
+        with Links(self.cloud.namespace) as here:
+            bridges = {name for name in here.names() if name.startswith("br-")}
+        assert bridges == wanted, "bridges do not fit the subnets"
+        served = {name.removeprefix(prefix) for name in namespaces.names() if name.startswith(prefix)}
+        assert served == wanted, "namespaces of servers do not fit the subnets"
 
     def neighbours(self) -> set[str]:
         lines = self._inside("ip", "-4", "neighbour", "show", "nud", "permanent").splitlines()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll.api import changes, volumes
+from atoll.api import changes, given, volumes
 from atoll.api import hypervisor as api
 from atoll.api.changes import ChangeVm
 from atoll.api.client import Client
@@ -25,6 +25,7 @@ from atoll.api.hypervisor import CreateVm, StopVm, Wait
 from atoll.api.route import Done
 from atoll.api.volumes import AddVolume
 from atoll.errors import AtollError, Conflict, NoCapacity, NotFound, PoolEmpty, TimedOut, Unreachable
+from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.vm import VM, VmSpec
 from atoll.model.volume import VolumeSpec
 from atoll.system import processes
@@ -49,6 +50,9 @@ FULL_DISK = ("write.begin", "write.written")
 AWAIT_S = 60.0
 PAUSE_S = 0.02
 MOST_ADDRESSES = 16
+SPARE = Subnet("spare", "10.79.0.0/24", "10.79.0.1")
+"""One that comes, is changed and goes, and that no VM is in."""
+SPARE_ADDRESSES = tuple(Address(f"10.79.0.{last}", mac_for(f"10.79.0.{last}")) for last in (10, 11))
 REFUSED = (Conflict, NoCapacity, NotFound, PoolEmpty)
 
 # What has to be asked for, or waited for, so that a step is passed for sure.
@@ -69,6 +73,8 @@ ROADS: dict[str, tuple[str, ...]] = {
     "fork": ("twin", "template", "twin"),
     "handover": ("twin", "member", "twin"),
     "qemu": ("create", "stop"),
+    "subnet": ("add-spare", "change-spare", "remove-spare"),
+    "addresses": ("add-spare", "empty-spare"),
     "pool": ("twin", "member"),
     "image": ("create",),
 }
@@ -140,6 +146,10 @@ class Player:
             "add-volume": self._add_volume,
             "delete-volume": self._delete_volume,
             "add-address": self._add_address,
+            "add-spare": self._add_spare,
+            "change-spare": self._change_spare,
+            "empty-spare": self._empty_spare,
+            "remove-spare": lambda client: client.call(given.NODE_REMOVE_SUBNET, {"subnet": SPARE.id}),
             "list": lambda client: client.call(api.VM_LIST),
         }
         self._waits: dict[str, Callable[[Client], bool]] = {
@@ -398,6 +408,21 @@ class Player:
         self.model.added[subnet] += 1
         self.model.adding.setdefault(subnet, set()).add(self._lab.address(subnet, number))
         self._lab.add_address(client, subnet, number)
+
+    def _add_spare(self, client: Client) -> None:
+        # As it was left, or anew.
+        if all(pool.subnet.id != SPARE.id for pool in client.call(api.NODE_SHOW).pools):
+            client.call(api.NODE_ADD_SUBNET, body=SPARE)
+        client.call(api.NODE_ADD_ADDRESS, body=api.AddAddress(SPARE.id, SPARE_ADDRESSES))
+
+    def _change_spare(self, client: Client) -> None:
+        self._marks += 1
+        change = given.ChangeSubnet(domain=f"m{self._marks}.test", gateway=f"10.79.0.{1 + self._marks % 3}")
+        client.call(given.NODE_CHANGE_SUBNET, {"subnet": SPARE.id}, body=change)
+
+    def _empty_spare(self, client: Client) -> None:
+        ips = tuple(address.ip for address in SPARE_ADDRESSES)
+        client.call(given.NODE_REMOVE_ADDRESS, body=given.RemoveAddress(SPARE.id, ips))
 
     def _let_guests_go(self) -> None:
         """While there is no agent: every guest that runs powers off or dies."""

@@ -218,7 +218,7 @@ def test_a_real_guest_whose_record_is_damaged_runs_on_until_it_is_destroyed(qemu
         client.close()
         assert client.call(api.VM_SHOW, {"vm": vm.ip}).state is VmState.DAMAGED
         assert qemu_node.cloud.qemu(vm.ip) == running
-        assert qemu_node.chains() == {link_for(vm.ip)}
+        assert qemu_node.ports() == {link_for(vm.ip)}
         client.call(api.VM_DESTROY, {"vm": vm.ip})
     assert qemu_node.check() == {}
 

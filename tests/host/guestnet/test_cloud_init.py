@@ -19,6 +19,7 @@ from atoll.guestnet.metadata.tree import respond
 from atoll.model.network import Subnet
 from atoll.model.vm import VM, VmNic
 from atoll.system.links import Links
+from known_callers import KnownCallers
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Station
@@ -97,7 +98,7 @@ class Machine:
         self._station = station
         self._directory = directory
         self.guest = Guest(vm, USER_DATA, station.lease.subnet)
-        self.reads: list[str] = []
+        self.reads: list[tuple[str, str]] = []
 
     @property
     def serial(self) -> str:
@@ -129,7 +130,7 @@ class Machine:
             if process.returncode is None:
                 process.kill()
         assert process.returncode == 0, err.decode()
-        return Booted(json.loads(out), self.reads)
+        return Booted(json.loads(out), [path for _, path in self.reads])
 
 
 @contextlib.asynccontextmanager
@@ -138,11 +139,9 @@ async def machine(
 ) -> AsyncIterator[Machine]:
     given = {"ssh_keys": KEYS, "tags": {"tier": "front"}, "instance_id": INSTANCE, **changes}
     made = Machine(station, directory, structs.replace(station.vm, **given))
-    server = MetadataServer(
-        island.service,
-        lambda ip: made.guest if ip == station.ip else None,
-        lambda _, path: made.reads.append(path),
-    )
+    callers = KnownCallers(guests=lambda ip: made.guest if ip == station.ip else None)
+    callers.reads = made.reads
+    server = MetadataServer(island.service, callers)
     await server.start()
     try:
         yield made

@@ -20,8 +20,10 @@ from atoll.guestnet.dhcp.codec import Code, Kind, Message
 from atoll.guestnet.dhcp.server import PER_GUEST_PER_S, DhcpServer
 from atoll.guestnet.frames import ipv4 as frames
 from atoll.guestnet.frames.ipv4 import Datagram
+from atoll.model.lease import LeaseState
 from atoll.model.network import METADATA_IP
 from atoll.system.links import Links
+from known_callers import KnownCallers
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Station
@@ -29,18 +31,19 @@ if TYPE_CHECKING:
 ALL_MACS, ALL_IPS, NO_IP = "ff:ff:ff:ff:ff:ff", "255.255.255.255", "0.0.0.0"
 IPV4 = frames.ETHERTYPE_IPV4
 DEADLINE_S = 60.0
+BOUND = LeaseState.BOUND
 
 
 class Agent:
     """A running server and what it reported."""
 
     def __init__(self, island: Island, *stations: Station) -> None:
-        self.acknowledged: list[str] = []
-        self.declined: list[str] = []
-        leases = {station.mac: station.lease for station in stations}
-        self.server = DhcpServer(
-            island.service, "eth0", leases.get, self.acknowledged.append, self.declined.append
-        )
+        self.callers = KnownCallers(*(station.lease for station in stations))
+        self.server = DhcpServer(island.service, "eth0", self.callers)
+
+    def macs(self, state: LeaseState) -> list[str]:
+        """Those whose leases became so."""
+        return [mac for mac, became in self.callers.uses if became is state]
 
 
 @pytest.fixture
@@ -135,7 +138,7 @@ async def test_a_stock_client_gets_its_lease_and_all_options(
         "staticroutes": f"{METADATA_IP}/32 0.0.0.0 0.0.0.0/0 10.77.0.1",
     }
     assert {key: bound.get(key) for key in wanted} == wanted
-    assert agent.acknowledged == [good.ip]
+    assert agent.macs(BOUND) == [good.mac]
     assert agent.server.counters.answered == 2
 
 
@@ -153,7 +156,7 @@ async def test_a_renewing_guest_is_answered_from_the_server_and_never_told_that_
             client.send(codec.build(Message(**{**_fields(renewal), "ciaddr": good.ip})))
             reply = codec.parse(await asyncio.wait_for(loop.sock_recv(client, 2048), 2))
             assert (reply.kind, reply.yiaddr) == (Kind.ACK, good.ip)
-    assert agent.acknowledged == [good.ip] * 3
+    assert agent.macs(BOUND) == [good.mac] * 3
 
 
 def _fields(message: Message) -> dict[str, object]:
@@ -169,7 +172,7 @@ async def test_replies_are_seen_by_the_guest_alone(agent: Agent, good: Station, 
         datagram, refusal = await mine.receive()
         assert (refusal.kind, datagram.target_mac, datagram.target_ip) == (Kind.NAK, good.mac, ALL_IPS)
         assert await other.hears_nothing()
-    assert agent.acknowledged == []
+    assert agent.macs(BOUND) == []
 
 
 async def test_a_stranger_and_a_forger_get_nothing(agent: Agent, good: Station, bad: Station) -> None:
@@ -179,7 +182,7 @@ async def test_a_stranger_and_a_forger_get_nothing(agent: Agent, good: Station, 
         assert await wire.hears_nothing()
     counters = agent.server.counters
     assert (counters.received, counters.strangers, counters.silent) == (2, 1, 1)
-    assert agent.acknowledged == []
+    assert agent.macs(BOUND) == []
 
 
 async def test_a_declined_address_is_reported(agent: Agent, good: Station) -> None:
@@ -187,7 +190,7 @@ async def test_a_declined_address_is_reported(agent: Agent, good: Station) -> No
         wire.send(wire.message(Kind.DECLINE, requested_ip=socket.inet_aton(good.ip)))
         wire.send(wire.message(Kind.RELEASE))
         assert await wire.hears_nothing()
-    assert agent.declined == [good.ip]
+    assert agent.macs(LeaseState.DECLINED) == [good.mac]
     assert agent.server.counters.silent == 2
 
 
@@ -259,8 +262,8 @@ async def test_a_flood_is_cut_off_and_others_get_their_lease_meanwhile(
                     await asyncio.sleep(0.02)
         seconds = time.monotonic() - began
     await agent.server.close()
-    assert set(agent.acknowledged) == {good.ip}
-    assert counters.answered - len(agent.acknowledged) <= PER_GUEST_PER_S * (seconds + 2)
+    assert set(agent.macs(BOUND)) == {good.mac}
+    assert counters.answered - len(agent.macs(BOUND)) <= PER_GUEST_PER_S * (seconds + 2)
 
 
 @pytest.mark.parametrize(
@@ -302,15 +305,15 @@ async def test_starting_and_closing_may_be_repeated(agent: Agent, good: Station)
 async def test_a_server_that_cannot_start_says_where_and_leaves_nothing_open(
     agent: Agent, island: Island, good: Station
 ) -> None:
-    second = DhcpServer(island.service, "eth0", {}.get, print)
+    second = DhcpServer(island.service, "eth0", KnownCallers())
     with pytest.raises(
         HostFailure, match=f"starting DHCP on eth0 in namespace {island.service}: Address already"
     ):
         await second.start()
     with pytest.raises(HostFailure, match=r"starting DHCP on eth7 in namespace .*: No such device"):
-        await DhcpServer(island.service, "eth7", {}.get, print).start()
+        await DhcpServer(island.service, "eth7", KnownCallers()).start()
     with pytest.raises(NotFound):
-        await DhcpServer("xdhc-none", "eth0", {}.get, print).start()
+        await DhcpServer("xdhc-none", "eth0", KnownCallers()).start()
     await agent.server.close()
     await second.start()
     await second.close()

@@ -20,7 +20,9 @@ from atoll.guestnet.dhcp.codec import BadPacket, Code, Kind, Message
 from atoll.guestnet.dhcp.server import DhcpServer
 from atoll.guestnet.frames import ipv4 as frames
 from atoll.guestnet.frames.ipv4 import Datagram
+from atoll.model.lease import LeaseState
 from atoll.model.network import METADATA_IP
+from known_callers import KnownCallers
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Station
@@ -134,11 +136,8 @@ async def test_a_fuzzing_guest_neither_stops_nor_slows_the_server_for_a_good_one
     island: Island, good: Station, bad: Station, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    acknowledged: Counter[str] = Counter()
-    leases = {good.mac: good.lease, bad.mac: bad.lease}
-    server = DhcpServer(
-        island.service, "eth0", leases.get, lambda ip: acknowledged.update([ip]), per_guest_per_s=1 << 30
-    )
+    callers = KnownCallers(good.lease, bad.lease)
+    server = DhcpServer(island.service, "eth0", callers, per_guest_per_s=1 << 30)
     forge = Forge(bad.mac, bad.ip, seed=2)
     request, before_mib = good_request(good), resident_mib()
     slowest_s = 0.0
@@ -167,8 +166,9 @@ async def test_a_fuzzing_guest_neither_stops_nor_slows_the_server_for_a_good_one
     assert sent + asked <= counters.received <= sent + broken + asked
     assert counters.answered == replies + asked
     assert counters.malformed > ON_THE_WIRE / 10
-    assert acknowledged[good.ip] == asked
-    assert set(acknowledged) == {good.ip, bad.ip}
+    acknowledged = Counter(mac for mac, state in callers.uses if state is LeaseState.BOUND)
+    assert acknowledged[good.mac] == asked
+    assert set(acknowledged) == {good.mac, bad.mac}
     assert slowest_s < 1
     assert resident_mib() - before_mib < 32
     assert caplog.records == []

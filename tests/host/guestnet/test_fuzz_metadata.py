@@ -17,6 +17,7 @@ import pytest
 from atoll.guestnet.http.limits import Limits
 from atoll.guestnet.metadata.guest import Guest
 from atoll.guestnet.metadata.server import MetadataServer
+from known_callers import KnownCallers
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Station
@@ -204,8 +205,8 @@ async def test_a_fuzzing_guest_neither_stops_nor_slows_the_server_for_a_good_one
         good.ip: Guest(vm=good.vm, user_data=SECRET),
         bad.ip: Guest(vm=bad.vm, user_data=bytes(1000)),
     }
-    readers: set[str] = set()
-    server = MetadataServer(island.service, guests.get, lambda ip, _: readers.add(ip), LIMITS)
+    callers = KnownCallers(guests=guests)
+    server = MetadataServer(island.service, callers, LIMITS)
     attack, reader = Attack(server, bad), Reader(good)
     before_mib = resident_mib()
     await server.start()
@@ -224,7 +225,7 @@ async def test_a_fuzzing_guest_neither_stops_nor_slows_the_server_for_a_good_one
     assert counters.expired > 10
     assert counters.refused == 0
     assert attack.statuses == {b"200", b"400", b"401", b"403", b"404", b"405", b"413"}
-    assert readers == {good.ip, bad.ip}
+    assert {ip for ip, _ in callers.reads} == {good.ip, bad.ip}
     assert reader.rounds > 50
     assert reader.slowest_s < 1
     assert resident_mib() - before_mib < 48

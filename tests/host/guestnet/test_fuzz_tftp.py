@@ -104,11 +104,11 @@ async def test_a_fuzzing_client_neither_stops_nor_slows_the_server_for_a_good_on
     (tmp_path / "netboot").mkdir()
     (tmp_path / "netboot" / "file").write_bytes(b"good")
     clients = {each.ip: Client(each.ip, each.mac) for each in (good, bad)}
-    library = Library(tmp_path, clients.get, ImageStore(tmp_path / "images"))
+    library = Library(tmp_path, ImageStore(tmp_path / "images"))
     opened: list[Content] = []
 
     def open_(ip: str, name: str) -> Content | Missing:
-        content = library.open(ip, name)
+        content = library.open(clients.get(ip), name)
         if isinstance(content, Content):
             opened.append(content)
         return content

@@ -23,6 +23,7 @@ from atoll.guestnet.frames.ipv6 import ETHERTYPE_IPV6, UDP, BadPacket, Datagram,
 from atoll.guestnet.ra.server import RaServer
 from atoll.model.network import Subnet, link_local
 from atoll.system.links import Links, sysctl
+from known_callers import KnownCallers
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Station
@@ -45,8 +46,7 @@ def lease(good: Station, subnet: Subnet) -> Lease:
 @pytest.fixture
 async def router(island: Island, lease: Lease, subnet: Subnet) -> AsyncIterator[RaServer]:
     """Knows the good guest and no other."""
-    leases = {lease.mac: lease}
-    server = RaServer(island.service, "eth0", subnet, ROUTER, leases.get, lambda: leases)
+    server = RaServer(island.service, "eth0", subnet, ROUTER, KnownCallers(lease))
     await server.start()
     yield server
     await server.close()
@@ -54,7 +54,7 @@ async def router(island: Island, lease: Lease, subnet: Subnet) -> AsyncIterator[
 
 @pytest.fixture
 async def dhcp6(island: Island, lease: Lease) -> AsyncIterator[Dhcp6Server]:
-    server = Dhcp6Server(island.service, "eth0", {lease.mac: lease}.get)
+    server = Dhcp6Server(island.service, "eth0", KnownCallers(lease))
     await server.start()
     yield server
     await server.close()
@@ -162,7 +162,7 @@ async def test_a_flood_is_held_to_a_pace(dhcp6: Dhcp6Server, good: Station) -> N
 
 async def test_a_link_that_is_not_there_is_refused_with_a_reason(island: Island) -> None:
     with pytest.raises(HostFailure, match="starting DHCPv6 on eth7"):
-        await Dhcp6Server(island.service, "eth7", {}.get).start()
+        await Dhcp6Server(island.service, "eth7", KnownCallers()).start()
 
 
 def test_no_payload_brings_anything_but_an_answer_a_silence_or_a_bad_packet(lease: Lease) -> None:

@@ -21,6 +21,7 @@ from atoll.guestnet.metadata.guest import Guest
 from atoll.guestnet.metadata.server import MetadataServer
 from atoll.model.network import METADATA_IP
 from atoll.system import namespaces
+from known_callers import KnownCallers
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Station
@@ -42,10 +43,9 @@ class Agent:
     """A running server and what it reported."""
 
     def __init__(self, island: Island, guests: dict[str, Guest], limits: Limits | None = None) -> None:
-        self.reads: list[tuple[str, str]] = []
-        self.server = MetadataServer(
-            island.service, guests.get, lambda ip, path: self.reads.append((ip, path)), limits
-        )
+        callers = KnownCallers(guests=guests)
+        self.reads = callers.reads
+        self.server = MetadataServer(island.service, callers, limits)
 
 
 Start = Callable[..., contextlib.AbstractAsyncContextManager[Agent]]
@@ -296,10 +296,8 @@ async def test_a_vm_that_calls_from_two_addresses_has_one_share(
     for station in (good, bad):
         station.configure()
     both = Guest(good.vm)
-    read: list[str] = []
-    server = MetadataServer(
-        island.service, lambda _: both, lambda ip, _: read.append(ip), Limits(connections_per_guest=2)
-    )
+    callers = KnownCallers(guests=lambda _: both)
+    server = MetadataServer(island.service, callers, Limits(connections_per_guest=2))
     await server.start()
     try:
         async with good.connect(), bad.connect(), good.connect() as (reader, _):
@@ -309,7 +307,7 @@ async def test_a_vm_that_calls_from_two_addresses_has_one_share(
     finally:
         await server.close()
     # What it read counts for the VM, by its key.
-    assert read == [good.ip]
+    assert [ip for ip, _ in callers.reads] == [good.ip]
 
 
 async def test_a_busy_caller_is_slowed_down_and_no_other(start: Start, good: Station, bad: Station) -> None:
@@ -364,7 +362,7 @@ async def test_a_server_that_cannot_listen_says_where(start: Start, island: Isla
         with pytest.raises(HostFailure, match=f"80 in namespace {island.service}: Address already in use"):
             await Agent(island, {}).server.start()
     with pytest.raises(NotFound):
-        await MetadataServer("xdhc-none", {}.get, print).start()
+        await MetadataServer("xdhc-none", KnownCallers()).start()
 
 
 async def test_the_socket_lives_in_the_service_namespace_alone(start: Start, island: Island) -> None:

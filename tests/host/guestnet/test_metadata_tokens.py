@@ -13,8 +13,8 @@ from msgspec import structs
 
 from atoll.guestnet.metadata.guest import Guest
 from atoll.guestnet.metadata.server import MetadataServer
-from atoll.hypervisor.network.guests import Guests
-from atoll.model.network import METADATA_IP, Subnet
+from atoll.model.network import METADATA_IP
+from known_callers import KnownCallers
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Reply, Station
@@ -27,7 +27,7 @@ HEADER = "X-aws-ec2-metadata-token"
 @contextlib.asynccontextmanager
 async def serving(island: Island, *guests: Guest) -> AsyncIterator[None]:
     by_ip = {guest.vm.ip: guest for guest in guests}
-    server = MetadataServer(island.service, by_ip.get, lambda ip, path: None)
+    server = MetadataServer(island.service, KnownCallers(guests=by_ip))
     await server.start()
     try:
         yield
@@ -114,19 +114,3 @@ def hops(tap: socket.socket, content: bytes) -> set[int]:
             if socket.inet_ntoa(packet[12:16]) == METADATA_IP and content in packet:
                 found.add(packet[8])
     return found
-
-
-async def test_a_subnet_can_switch_the_service_off(island: Island, good: Station, bad: Station) -> None:
-    vms = {station.ip: station.vm for station in (good, bad)}
-    subnet: Subnet = good.lease.subnet
-    silent = structs.replace(subnet, metadata=False)
-    guests = Guests(vms.get, lambda vm: silent if vm.ip == bad.ip else subnet, lambda ip: b"")
-    server = MetadataServer(island.service, guests.find, lambda ip, path: None, settle=guests.settle)
-    await server.start()
-    try:
-        assert (await good.ask("/latest/meta-data/instance-id")).body == b"i-good"
-        for path in ("/", "/latest/meta-data/instance-id", "/nocloud/meta-data"):
-            assert (await bad.ask(path)).status == 404
-        assert (await bad.ask(TOKEN, "PUT", {TTL: "60"})).status == 404
-    finally:
-        await server.close()

@@ -27,9 +27,9 @@ from cryptography.hazmat.primitives.serialization import (
 from msgspec import structs
 
 from atoll.errors import Denied, HostFailure, Unreachable
+from atoll.guestnet.metadata.guest import Guest
 from atoll.guestnet.metadata.server import MetadataServer
 from atoll.hypervisor.credentials import Credentials
-from atoll.hypervisor.network.guests import Guests
 from atoll.identity import tls
 from atoll.identity.authority import Authority
 from atoll.identity.brokers import Broker, HttpsBroker, StaticBroker
@@ -40,6 +40,7 @@ from atoll.identity.roles import Algorithm, CloudCredential, RoleCallers, make_k
 from atoll.identity.ssh_authority import SshAuthority
 from atoll.model.vm import VM
 from atoll.system import clock
+from known_callers import KnownCallers
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Station
@@ -150,8 +151,12 @@ async def metadata(
     station.configure()
     vm: VM = structs.replace(station.vm, role="web")
     credentials = Credentials(issuer, broker, lambda: [vm])
-    guests = Guests({vm.ip: vm}.get, lambda _: station.lease.subnet, lambda ip: b"", credentials)
-    server = MetadataServer(island.service, guests.find, lambda ip, path: None, settle=guests.settle)
+
+    def guest_at(ip: str) -> Guest | None:
+        known = Guest(vm, subnet=station.lease.subnet, credentials=credentials.of(vm))
+        return known if ip == vm.ip else None
+
+    server = MetadataServer(island.service, KnownCallers(guests=guest_at, credentials=credentials))
     await server.start()
     try:
         yield credentials

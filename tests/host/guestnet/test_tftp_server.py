@@ -13,13 +13,14 @@ import pytest
 
 from atoll.errors import HostFailure
 from atoll.guestnet.netboot.http import BootServer
-from atoll.guestnet.netboot.library import Client, Content, Library, Missing
+from atoll.guestnet.netboot.library import Content, Library, Missing
 from atoll.guestnet.tftp import codec
 from atoll.guestnet.tftp.codec import Ack, Data, Error, Fault, Mode, Options, Packet, Request
-from atoll.guestnet.tftp.server import TRANSFERS_PER_CLIENT, TftpServer
+from atoll.guestnet.tftp.server import TRANSFERS_PER_CLIENT, Open, TftpServer
 from atoll.images.store import ImageStore
 from atoll.model.network import METADATA_IP
 from atoll.system import processes
+from known_callers import KnownCallers
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Station
@@ -36,16 +37,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def library(folder: Path, good: Station) -> Library:
+def open_(folder: Path, good: Station) -> Open:
     """Knows the good guest and no other."""
-    clients = {good.ip: Client(good.ip, good.mac)}
-    return Library(folder, clients.get, ImageStore(folder / "images"))
+    library, callers = Library(folder, ImageStore(folder / "images")), KnownCallers(good.lease)
+    return lambda ip, name: library.open(callers.client(ip), name)
 
 
 @pytest.fixture
-async def server(island: Island, good: Station, library: Library) -> AsyncIterator[TftpServer]:
+async def server(island: Island, good: Station, open_: Open) -> AsyncIterator[TftpServer]:
     good.configure()
-    server = TftpServer(island.service, library.open, mtu=1400)
+    server = TftpServer(island.service, open_, mtu=1400)
     await server.start()
     yield server
     await server.close()
@@ -204,11 +205,11 @@ async def test_a_second_server_is_refused_with_a_reason(server: TftpServer, isla
 
 
 async def test_the_same_files_come_over_http(
-    island: Island, library: Library, good: Station, bad: Station
+    island: Island, open_: Open, good: Station, bad: Station
 ) -> None:
     good.configure()
     bad.configure()
-    server = BootServer(island.service, library.open)
+    server = BootServer(island.service, open_)
     await server.start()
     try:
         got = await busybox(good, "wget", "-q", "-O", "-", f"http://{METADATA_IP}:6969/large")

@@ -77,8 +77,8 @@ def test_a_guest_is_reached_at_each_of_its_addresses_and_has_one_way_out(wide: C
         text=True,
         check=True,
     ).stdout
-    assert "at-" in ports
-    assert "vm-at-" not in ports
+    assert 'iifname "at-*"' in ports
+    assert ports.count("at-") == 1
 
 
 def get(namespace: str, target: str, path: str, source: str = "", timeout_s: float = 10) -> tuple[int, str]:
@@ -147,3 +147,20 @@ def test_who_is_no_vm_is_told_nothing_over_ipv6(wide: Cli) -> None:
         assert get(stranger, METADATA_IP6, DOCUMENT) == (404, "not found\n")
     finally:
         namespaces.delete(stranger)
+
+
+def test_what_the_node_was_given_is_changed_and_taken_back(wide: Cli) -> None:
+    wide("node", "add-subnet", "spare", "10.66.3.0/24", "--bridge", "")
+    wide("node", "add-address", "--subnet", "spare", "10.66.3.5-10.66.3.9")
+    wide("node", "change-subnet", "spare", "--domain", "spare.test", "--no-metadata")
+    node = wide.json("node", "remove-address", "--subnet", "spare", "10.66.3.6-10.66.3.9")
+    (spare,) = (pool for pool in node["pools"] if pool["subnet"]["id"] == "spare")
+    assert ([one["ip"] for one in spare["free"]], spare["subnet"]["domain"]) == (["10.66.3.5"], "spare.test")
+    with Links(wide.namespace) as links:
+        assert "br-spare" in links.names()
+        wide("node", "remove-subnet", "spare")
+        assert "br-spare" not in links.names()
+    assert not namespaces.exists(f"{wide.namespace}-br-spare")
+    node = wide.json("node", "set-owners", "--user", "ann")
+    assert "ann" in node["owner_users"]
+    wide("node", "set-owners")

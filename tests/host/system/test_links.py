@@ -174,7 +174,7 @@ def test_ports_are_isolated_and_told_their_macs(bridged: Links) -> None:
         shown = subprocess.run(
             ["bridge", "-n", ONE, "fdb", "show", "dev", "tap0"], check=True, capture_output=True, text=True
         )
-        assert "02:00:00:00:02:02 master br0 static" in shown.stdout
+        assert "02:00:00:00:02:02 sticky master br0 static" in shown.stdout
     finally:
         os.close(descriptor)
 

@@ -13,6 +13,7 @@ from atoll.system import libnft, namespaces, nft
 
 NAME = f"xsys{os.getpid()}f"
 TABLE = {"family": "inet", "name": "xsys"}
+MAKE, REFUSED = "add table inet xsys\n", "delete table inet no\n"
 
 
 @pytest.fixture
@@ -22,21 +23,21 @@ def namespace() -> Iterator[str]:
     namespaces.delete(NAME)
 
 
-async def test_a_table_is_made_there_and_only_there(namespace: str) -> None:
+def test_a_table_is_made_there_and_only_there(namespace: str) -> None:
     outside = nft.tables()
-    await nft.apply([{"add": {"table": TABLE}}], namespace)
+    nft.run_blocking(MAKE, namespace)
     assert nft.tables(namespace) == {("inet", "xsys")}
     assert nft.tables() == outside
 
 
-async def test_all_or_nothing(namespace: str) -> None:
+def test_all_or_nothing(namespace: str) -> None:
     with pytest.raises(HostFailure, match=r"namespace .*: .*No such file or directory") as failure:
-        await nft.apply([{"add": {"table": TABLE}}, {"delete": {"table": TABLE | {"name": "no"}}}], namespace)
+        nft.run_blocking(MAKE + REFUSED, namespace)
     assert f"ip netns exec {namespace} nft" in failure.value.hint
     assert nft.tables(namespace) == set()
 
 
-def test_the_blocking_way_does_the_same(namespace: str) -> None:
+def test_commands_in_json_do_the_same(namespace: str) -> None:
     nft.apply_blocking([{"add": {"table": TABLE}}], namespace)
     assert nft.tables(namespace) == {("inet", "xsys")}
     nft.apply_blocking([{"delete": {"table": TABLE}}], namespace)
@@ -48,11 +49,9 @@ def test_the_blocking_way_does_the_same(namespace: str) -> None:
 def test_in_our_own_namespace_the_library_does_it_and_complains_in_the_same_words(namespace: str) -> None:
     def inside() -> str:
         assert libnft.context() is not None
-        asyncio.run(nft.apply([{"add": {"table": TABLE}}]))
+        asyncio.run(nft.run(MAKE))
         with pytest.raises(HostFailure) as failure:
-            asyncio.run(
-                nft.apply([{"delete": {"table": TABLE}}, {"delete": {"table": TABLE | {"name": "no"}}}])
-            )
+            asyncio.run(nft.run("delete table inet xsys\n" + REFUSED))
         return failure.value.brief
 
     brief = namespaces.inside(namespace, inside)
@@ -63,7 +62,17 @@ def test_in_our_own_namespace_the_library_does_it_and_complains_in_the_same_word
 
 def test_a_thread_in_another_namespace_has_a_conversation_of_its_own(namespace: str) -> None:
     outside = nft.tables()
-    namespaces.inside(namespace, lambda: asyncio.run(nft.apply([{"add": {"table": TABLE}}])))
+    namespaces.inside(namespace, lambda: asyncio.run(nft.run(MAKE)))
 
     assert libnft.context() is libnft.context()
     assert nft.tables() == outside
+
+
+def test_what_is_in_a_table_is_read_back(namespace: str) -> None:
+    def inside() -> list[str]:
+        asyncio.run(nft.run(MAKE + 'add set inet xsys links { type ifname; elements = { "eth0" }; }\n'))
+        listing = asyncio.run(nft.listing("inet", "xsys"))
+        (links,) = (entry["set"] for entry in listing if "set" in entry)
+        return list(links["elem"])
+
+    assert namespaces.inside(namespace, inside) == ["eth0"]

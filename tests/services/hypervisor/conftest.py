@@ -30,6 +30,7 @@ from atoll.hypervisor.launch.kinds import Kinds
 from atoll.hypervisor.launch.machines import MachinePlace, Machines
 from atoll.hypervisor.launch.supplies import Supplies
 from atoll.hypervisor.launch.templates import TemplateLimits, Templates
+from atoll.hypervisor.network.callers import BridgeCallers, Callers, Census
 from atoll.hypervisor.network.holdings import Holdings
 from atoll.hypervisor.network.sim import SimNetwork
 from atoll.hypervisor.service import Hypervisor, Options
@@ -134,6 +135,10 @@ class Node:
         )
         pooling = Pooling(self.templates, self.hot_pool, 0, self.answers)
         self.service = Hypervisor(bench, signals, Options(self.stores, pooling, self.audit, self.answers))
+        self._callers = Callers(self.records.user_data)
+        self._callers.count(
+            Census(lambda: holdings.given, holdings.leases, self.service.find_port, vms.list, signals.reached)
+        )
         await self.network.serve(holdings.subnets)
         await recover(self.service, bench, "atoll/services-test")
         self.background.begin(
@@ -155,7 +160,7 @@ class Node:
             Health(self.background, self.pki.certificate()),
         )
         handlers = Handlers(self.service, backstage)
-        gate = CertificateGate(self.pki.peers(), facts.operators, handlers.auditor.denied)
+        gate = CertificateGate(self.pki.peers(), bench.operators, handlers.auditor.denied)
         self._runner = web.AppRunner(
             application(handlers.bound(), gate, MAX_BODY), access_log=None, shutdown_timeout=0.1
         )
@@ -240,7 +245,11 @@ class Node:
             str(path.relative_to(state)) for kind in ("vms", "trash") for path in (state / kind).rglob("*")
         }
         volumes = {str(path.relative_to(self.directory)) for path in self.directory.glob("stores/*/*")}
-        return files | volumes | {f"plugged {ip}" for ip in self.network.plugged}
+        return files | volumes | {f"plugged {link}" for link in self.network.plugged}
+
+    def on(self, bridge: str = "br-lan") -> BridgeCallers:
+        """Whom the servers of a bridge would answer."""
+        return self._callers.on(bridge)
 
     def machine(self, vm: VM) -> Any:
         """What the driver knows of a VM, for those who play its guest."""

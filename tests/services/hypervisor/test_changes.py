@@ -15,6 +15,7 @@ from atoll.hypervisor.vms.records import Record
 from atoll.model.event import EventKind
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.vm import MachineType, VmState
+from atoll.plan.firewall import link_for
 
 DMZ = Subnet("dmz", "10.8.0.0/24", "10.8.0.1")
 
@@ -46,9 +47,9 @@ async def test_a_change_is_kept_and_told(ann, node):
 
 async def test_a_new_host_name_is_leased_from_now_on(ann, node):
     vm = await ann.create("web")
-    assert node.service.lease_of(vm.mac).hostname == "web"
+    assert node.on().lease(vm.mac).hostname == "web"
     await change(ann, name="web2")
-    assert node.service.lease_of(vm.mac).hostname == "web2"
+    assert node.on().lease(vm.mac).hostname == "web2"
 
 
 async def test_memory_of_a_running_vm_waits_for_its_next_start(ann):
@@ -148,7 +149,7 @@ async def test_another_subnet_is_another_address_for_the_same_vm(ann, node, dmz:
     assert await user_data(ann) == b"kept"
     up = await ann.begin("web", "metadata")
     assert (up.ip, up.state) == (dmz, VmState.RUNNING)
-    assert node.network.plugged == {dmz}
+    assert node.network.plugged == {link_for(dmz)}
     assert await ann.list() == (up,)
     await node.restart()
     assert (await ann.show(dmz)).state is VmState.RUNNING

@@ -10,6 +10,7 @@ from atoll.drivers.machine.sim import STEPS
 from atoll.errors import AtollError, HostFailure
 from atoll.hypervisor.network.sim import SimNetwork
 from atoll.model.vm import VmState
+from atoll.plan.firewall import link_for
 from atoll.system import files
 from killing import killed_at_write
 
@@ -191,18 +192,18 @@ async def test_what_cannot_be_tidied_up_does_not_keep_a_node_from_starting(ann, 
 
 
 async def test_vms_that_cannot_be_plugged_together_are_plugged_one_by_one(ann, node, monkeypatch):
-    plug_all = SimNetwork.plug_all
+    plug = SimNetwork.plug
 
-    async def fail_together(network: SimNetwork, nics: list[object]) -> None:
-        if len(nics) > 1:
+    async def fail_together(network: SimNetwork, *ports: object) -> None:
+        if len(ports) > 1:
             raise HostFailure("the packet filter was told to fail")
-        await plug_all(network, nics)
+        await plug(network, *ports)
 
     made = [await ann.create(name) for name in ("one", "two")]
     await node.stop()
-    monkeypatch.setattr(SimNetwork, "plug_all", fail_together)
+    monkeypatch.setattr(SimNetwork, "plug", fail_together)
     await node.start()
-    assert node.network.plugged == {vm.ip for vm in made}
+    assert node.network.plugged == {link_for(vm.ip) for vm in made}
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["while it serves", "while it was away"])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from atoll.api import hypervisor as api
+from atoll.api.given import NODE_REMOVE_ADDRESS, RemoveAddress
 from atoll.drivers.machine.sim import SimFaults
 from atoll.errors import HostFailure, NoCapacity
 from atoll.hypervisor.launch.templates import TemplateLimits
@@ -67,7 +68,7 @@ async def test_a_member_of_the_pool_that_has_lost_its_link_becomes_nobody(
     await user.create("second", image="twin")
     await until(lambda: parked(pooling) > 0)
     waiting = parked(pooling)
-    guests = {ip: sim(pooling, ip) for ip in pooling.service.pool.held()}
+    guests = {ip: sim(pooling, ip) for _, ip in pooling.service.pool.held()}
     lost = next(ip for ip, guest in guests.items() if guest["waiting"] and guest["rehearsals"])
     pooling.signals.link(link_for(lost), False)
     assert parked(pooling) == waiting - 1
@@ -237,7 +238,7 @@ async def test_a_member_gives_its_address_to_a_vm_that_finds_no_other(
     pooling: Any, user: Any, until: Any
 ) -> None:
     await pooled(pooling, user, until)
-    (held,) = pooling.service.pool.held()
+    ((_, held),) = pooling.service.pool.held()
     left = len((await user.node()).pools[0].free)
     assert left > SPARE_ADDRESSES
     for number in range(left):
@@ -367,7 +368,7 @@ async def test_members_that_cannot_be_made_keep_nobody_from_creating(
 
 async def test_an_agent_that_goes_takes_its_members_with_it(pooling: Any, user: Any, until: Any) -> None:
     await pooled(pooling, user, until)
-    (held,) = pooling.service.pool.held()
+    ((_, held),) = pooling.service.pool.held()
 
     await pooling.stop()
 
@@ -401,3 +402,18 @@ async def test_a_full_disk_takes_templates_for_good(forking: Any, user: Any, unt
     assert list((forking.directory / "state" / "templates").iterdir()) == []
     assert (await user.create("second", image="twin")).started_by == "cold"
     assert len(forking.templates) == 0
+
+
+async def test_an_address_that_a_member_waits_at_can_be_taken_from_the_node(
+    pooling: Any, user: Any, until: Any
+) -> None:
+    await pooled(pooling, user, until)
+    ((subnet, held),) = pooling.service.pool.held()
+
+    async with pooling.user("oper") as oper:
+        after = await oper.call(NODE_REMOVE_ADDRESS, body=RemoveAddress(subnet, (held,)))
+
+    assert held not in {one.ip for one in after.pools[0].free}
+    assert (subnet, held) not in pooling.service.pool.held()
+    assert link_for(held) not in pooling.network.plugged
+    assert not (pooling.directory / "state" / "vms" / held).exists()

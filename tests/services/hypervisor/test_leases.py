@@ -29,7 +29,7 @@ async def test_a_machine_has_a_lease_that_no_vm_gets_and_the_next_agent_knows(no
     assert RACK.ip not in {vm.ip for vm in made}
     assert RACK.ip not in node.free()
     assert (await leases(ann)).keys() == {"a", "b", "c", "rack1"}
-    lease = node.service.lease_of(RACK.mac)
+    lease = node.on().lease(RACK.mac)
     assert (lease.ip, lease.hostname, lease.boot.image) == (RACK.ip, "rack1", "tiny")
     await node.restart()
     async with node.user("ann") as again:
@@ -41,7 +41,7 @@ async def test_a_lease_that_is_taken_away_frees_its_address_and_may_be_gone_alre
     for _ in range(2):
         await oper.call(api.NODE_DELETE_LEASE, {"ip": RACK.ip})
     assert RACK.ip in node.free()
-    assert node.service.lease_of(RACK.mac) is None
+    assert node.on().lease(RACK.mac) is None
 
 
 async def test_the_address_of_a_vm_cannot_have_another_lease(ann, oper):
@@ -75,7 +75,7 @@ async def test_leases_are_watched_as_they_change(node, ann, oper):
     await oper.call(api.NODE_ADD_LEASE, body=RACK)
     watcher = asyncio.create_task(watch())
     assert await news() == ("rack1", "unused")
-    node.service.holdings.leases.note(RACK.ip, LeaseState.BOUND)
+    node.service.holdings.leases.note("lan", RACK.mac, LeaseState.BOUND)
     assert await news() == ("rack1", "bound")
     await oper.call(api.NODE_DELETE_LEASE, {"ip": RACK.ip})
     assert await news() == ("rack1", "gone")

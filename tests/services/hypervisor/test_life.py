@@ -14,6 +14,7 @@ from atoll.drivers.machine.base import Exit
 from atoll.errors import Conflict, NotFound, TimedOut, Unreachable
 from atoll.model.vm import VmSpec, VmState
 from atoll.model.volume import VolumeFormat
+from atoll.plan.firewall import link_for
 
 
 async def test_a_vm_is_made_with_all_that_was_asked_for(ann):
@@ -58,7 +59,7 @@ async def test_a_vm_is_stopped_and_started_again(ann, node):
     up = await ann.begin("web", "metadata")
     assert (up.state, up.ip, up.instance_id) == (VmState.RUNNING, vm.ip, vm.instance_id)
     assert set(up.ready) == {"started", "dhcp", "metadata"}
-    assert node.network.plugged == {vm.ip}
+    assert node.network.plugged == {link_for(vm.ip)}
 
 
 async def test_starting_what_runs_and_stopping_what_is_down_are_successes(ann):

@@ -14,6 +14,7 @@ from atoll.api.hypervisor import CreateVm, Wait
 from atoll.api.route import Done
 from atoll.errors import Conflict, Denied, Invalid, NoCapacity, NotFound
 from atoll.model.vm import RestartPolicy, VmSpec, VmState
+from atoll.plan.firewall import link_for
 from atoll.plan.policies import Backoff
 from atoll.system import clock
 
@@ -46,7 +47,7 @@ async def test_what_crashes_is_started_again_and_says_why(ann, node, until, poli
     await until(lambda: vm(node).restarts == 1 and vm(node).state is VmState.RUNNING)
     assert vm(node).reason == "started again: it crashed"
     assert vm(node).instance_id == made.instance_id
-    assert node.network.plugged == {made.ip}
+    assert node.network.plugged == {link_for(made.ip)}
 
 
 @pytest.mark.parametrize(

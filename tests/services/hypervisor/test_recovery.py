@@ -15,6 +15,7 @@ from atoll.hypervisor.vms import recovery
 from atoll.hypervisor.vms.records import Record
 from atoll.model.vm import VM, VmState
 from atoll.model.volume import VolumeSpec
+from atoll.plan.firewall import link_for
 from atoll.plan.recovery import Want
 
 
@@ -37,7 +38,7 @@ async def test_running_vms_are_found_again_as_they_were(ann, node):
     made = [await ann.create(name) for name in "abc"]
     await node.restart()
     assert await ann.list() == tuple(made)
-    assert node.network.plugged == {vm.ip for vm in made}
+    assert node.network.plugged == {link_for(vm.ip) for vm in made}
     assert len(node.free()) == 1
 
 
@@ -168,7 +169,7 @@ async def test_one_vm_that_cannot_be_looked_at_does_not_keep_the_others_from_bei
     node.faults.hook = strike
     await node.start()
     assert [vm.name for vm in node.service.vms.list()] == ["good", "bad"]
-    assert node.network.plugged == {"10.9.0.5"}
+    assert node.network.plugged == {link_for("10.9.0.5")}
     assert bad.ip not in node.free()
 
 

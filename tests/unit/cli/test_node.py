@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from atoll.api.given import ChangeSubnet
 from atoll.cli.main import parser_for
-from atoll.cli.node import confinements, parse_addresses, subnet_of
+from atoll.cli.node import change_of, confinements, parse_addresses, subnet_of
 from atoll.errors import Invalid
 from atoll.model.network import Address, Subnet
 from atoll.model.node import DriverInfo
@@ -46,6 +47,32 @@ def test_the_gateway_of_a_subnet_is_its_first_address_unless_said():
     assert subnet("blue", "10.2.0.0/24", "--gateway", "10.2.0.254", "--mtu", "1400").mtu == 1400
     with pytest.raises(Invalid, match="has host bits set"):
         subnet("blue", "10.2.0.7/24")
+
+
+def test_a_private_subnet_is_asked_for():
+    options = parser_for(["node"]).parse_args(["node", "add-subnet", "blue", "10.2.0.0/24", "--private"])
+    assert subnet_of(options).private
+
+
+@pytest.mark.parametrize(
+    ("argv", "change"),
+    [
+        (["--dns", "10.2.0.1", "--dns", "10.2.0.2"], ChangeSubnet(dns=("10.2.0.1", "10.2.0.2"))),
+        (["--dns", "none", "--domain", "none"], ChangeSubnet(dns=(), domain="")),
+        (["--no-metadata", "--autoconf6"], ChangeSubnet(metadata=False, autoconf6=True)),
+        (["--allow-user", "ann"], ChangeSubnet(allowed_users=("ann",), allowed_groups=())),
+        (["--allow-everybody"], ChangeSubnet(allowed_users=(), allowed_groups=())),
+        (["--gateway", "10.2.0.254"], ChangeSubnet(gateway="10.2.0.254")),
+    ],
+)
+def test_a_subnet_is_changed_in_what_is_named(argv: list[str], change: ChangeSubnet):
+    assert change_of(parser_for(["node"]).parse_args(["node", "change-subnet", "blue", *argv])) == change
+
+
+@pytest.mark.parametrize("argv", [[], ["--allow-everybody", "--allow-group", "ops"]])
+def test_a_change_of_nothing_or_to_the_contrary_is_refused(argv: list[str]):
+    with pytest.raises(Invalid):
+        change_of(parser_for(["node"]).parse_args(["node", "change-subnet", "blue", *argv]))
 
 
 def test_confinement_is_told_in_one_line_for_each_way():

@@ -1,8 +1,8 @@
-"""The rules, by what becomes of frames: a small reader of nftables' JSON plays the kernel."""
+"""What is pure of the firewall: names of ports, elements of sets. Its rules: tests/host/system/test_firewall.py."""
 
 from __future__ import annotations
 
-import ipaddress
+import json
 from typing import Any
 
 import pytest
@@ -11,201 +11,120 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from atoll.plan import firewall
-from atoll.plan.firewall import Port, link_for
+from atoll.plan.firewall import Port, change, elements, link_for, plugged, port_of, port_with
 
-PORT = Port(link_for("10.1.0.5"), "10.1.0.5", "52:54:0a:01:00:05", "02:00:00:00:00:fe")
-FRAME = {"ether saddr": PORT.mac, "ether daddr": "52:54:0a:01:00:01"}
-IPV4 = {**FRAME, "ether type": "ip", "ip saddr": PORT.ip, "ip daddr": "10.1.0.9"}
-DHCP = {**IPV4, "ip saddr": "0.0.0.0", "ip daddr": "255.255.255.255", "udp sport": 68, "udp dport": 67}
-ARP = {**FRAME, "ether type": "arp", "arp saddr ether": PORT.mac, "arp saddr ip": PORT.ip}
+PORT = Port("at-0a010005", "52:54:0a:01:00:05", "10.1.0.5", "06:00:00:00:00:fe")
+PORT6 = structs.replace(PORT, link="at-0a010005.1", ip6="fd00::5054:aff:fe01:5")
 
-
-def number(ip: str) -> str:
-    return f"0x{int(ipaddress.IPv6Address(ip)):032x}"
-
-
-PORT6 = structs.replace(PORT, ip6="fd00::5054:aff:fe01:5")
-IPV6 = {**FRAME, "ether type": "ip6", "ip6 saddr": "fe80::5054:aff:fe01:5"}
-
-
-def rules(commands: list[dict[str, Any]], chain: str) -> list[list[dict[str, Any]]]:
-    added = (command["add"]["rule"] for command in commands if "rule" in command.get("add", {}))
-    return [rule["expr"] for rule in added if rule["chain"] == chain]
-
-
-def matches(match: dict[str, Any], frame: dict[str, Any]) -> bool:
-    payload = match["left"]["payload"]
-    # What has no name in nft: the address that neighbour discovery is about.
-    name = f"{payload['protocol']} {payload['field']}" if "protocol" in payload else "nd target"
-    value = frame.get(name)
-    if value is None:
-        return False
-    right = match["right"]
-    wanted = right["set"] if isinstance(right, dict) else [right]
-    if match["op"] == "in":
-        return any(flag in value for flag in right)
-    return (value in wanted) == (match["op"] == "==")
-
-
-def verdict(frame: dict[str, Any], flood: bool = False, port: Port = PORT) -> tuple[str, str]:
-    """What becomes of a frame of this VM, and the MAC that it goes to."""
-    frame = dict(frame)
-    for statements in rules(firewall.plug(port), f"vm-{port.link}"):
-        for statement in statements:
-            if "match" in statement and not matches(statement["match"], frame):
-                break
-            if "limit" in statement and not flood:
-                break
-            if "mangle" in statement:
-                frame["ether daddr"] = statement["mangle"]["value"]
-            if "drop" in statement:
-                return "drop", frame["ether daddr"]
-            if "accept" in statement:
-                return "accept", frame["ether daddr"]
-    return "accept", frame["ether daddr"]
-
-
-@pytest.mark.parametrize("frame", [IPV4, DHCP, ARP, {**ARP, "arp saddr ip": "0.0.0.0"}])
-def test_a_vm_may_send_as_itself(frame: dict[str, Any]):
-    assert verdict(frame) == ("accept", FRAME["ether daddr"])
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        {**IPV4, "ether saddr": "52:54:0a:01:00:06"},
-        {**IPV4, "ip saddr": "10.1.0.6"},
-        {**IPV4, "ip saddr": "0.0.0.0"},
-        {**ARP, "arp saddr ip": "10.1.0.1"},
-        {**ARP, "arp saddr ether": "52:54:0a:01:00:06"},
-        {**DHCP, "ip saddr": "10.1.0.6"},
-        {**IPV4, "udp sport": 67, "udp dport": 68},
-        {**FRAME, "ether type": "ip6"},
-        {**FRAME, "ether type": "8021q"},
-    ],
-    ids=["mac", "ip", "no ip", "arp ip", "arp mac", "dhcp ip", "dhcp server", "ipv6", "vlan"],
+vms = st.ip_addresses(v=4).map(str)
+places = st.tuples(vms, st.integers(0, 8))
+ports = st.builds(
+    Port,
+    link=places.map(lambda place: link_for(*place)),
+    mac=st.binary(min_size=5, max_size=5).map(lambda rest: f"52:{rest.hex(':')}"),
+    ip=vms,
+    service_mac=st.just("06:00:00:00:00:fe"),
+    ip6=st.sampled_from(["", "fd00::5054:aff:fe01:5", "64:ff9b::1"]),
 )
-def test_nothing_else_passes(forged: dict[str, Any]):
-    assert verdict(forged)[0] == "drop"
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
-        IPV6,
-        {**IPV6, "ip6 saddr": PORT6.ip6},
-        {**IPV6, "icmpv6 type": "nd-router-solicit"},
-        {**IPV6, "icmpv6 type": "nd-neighbor-solicit", "nd target": number("fd00::1")},
-        {**IPV6, "icmpv6 type": "nd-neighbor-advert", "nd target": number(PORT6.ip6)},
-        {**IPV6, "ip6 saddr": "::", "icmpv6 type": "nd-neighbor-solicit", "nd target": number(PORT6.ip6)},
-        {**IPV6, "udp sport": 546, "udp dport": 547},
-    ],
-    ids=["link-local", "own", "looks for a router", "asks", "answers", "is it free", "dhcp"],
-)
-def test_with_ipv6_a_vm_may_send_as_itself_over_that_too(frame: dict[str, Any]):
-    assert verdict(frame, port=PORT6)[0] == "accept"
-    assert verdict(frame, port=PORT)[0] == "drop"
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        {**IPV6, "ip6 saddr": "fd00::5054:aff:fe01:6"},
-        {**IPV6, "ip6 saddr": "fe80::1"},
-        {**IPV6, "ip6 saddr": "::"},
-        {**IPV6, "ether saddr": "52:54:0a:01:00:06"},
-        {**IPV6, "icmpv6 type": "nd-router-advert"},
-        {**IPV6, "icmpv6 type": "nd-redirect"},
-        {**IPV6, "icmpv6 type": "nd-neighbor-advert", "nd target": number("fd00::1")},
-        {**IPV6, "ip6 saddr": "::", "icmpv6 type": "nd-neighbor-solicit", "nd target": number("fd00::1")},
-        {**IPV6, "udp sport": 547, "udp dport": 546},
-        {**FRAME, "ether type": "8021q"},
-    ],
-    ids=[
-        "ip",
-        "link-local",
-        "none",
-        "mac",
-        "router",
-        "redirect",
-        "answers for others",
-        "claims",
-        "dhcp",
-        "vlan",
-    ],
-)
-def test_with_ipv6_nothing_else_passes(forged: dict[str, Any]):
-    assert verdict(forged, port=PORT6)[0] == "drop"
-
-
-def test_with_ipv6_the_rules_of_ipv4_are_the_same():
-    assert verdict(IPV4, port=PORT6)[0] == "accept"
-    assert verdict({**IPV4, "ip saddr": "10.1.0.6"}, port=PORT6)[0] == "drop"
-    assert verdict({**IPV6, "udp sport": 546, "udp dport": 547}, flood=True, port=PORT6)[0] == "drop"
-
-
-def test_metadata_goes_to_the_service_port_whatever_the_route_was():
-    frame = {**IPV4, "ip daddr": "169.254.169.254", "tcp flags": ["syn"]}
-    assert verdict(frame) == ("accept", PORT.service_mac)
-
-
-METADATA6 = {**IPV6, "ip6 saddr": PORT6.ip6, "ip6 daddr": "fd00:ec2::254", "tcp flags": ["syn"]}
-
-
-@pytest.mark.parametrize("source", [PORT6.ip6, IPV6["ip6 saddr"]])
-def test_over_ipv6_metadata_goes_to_the_service_port_too(source: str):
-    assert verdict({**METADATA6, "ip6 saddr": source}, port=PORT6) == ("accept", PORT.service_mac)
-    assert verdict({**METADATA6, "ip6 daddr": "fd00:ec2::253"}, port=PORT6)[1] == FRAME["ether daddr"]
-    assert verdict(METADATA6, flood=True, port=PORT6)[0] == "drop"
-    assert verdict(METADATA6, port=PORT)[0] == "drop"
-
-
-def test_a_forged_sender_reaches_no_metadata():
-    assert verdict({**IPV4, "ip saddr": "10.1.0.6", "ip daddr": "169.254.169.254"})[0] == "drop"
-    assert verdict({**METADATA6, "ip6 saddr": "fd00::5054:aff:fe01:6"}, port=PORT6)[0] == "drop"
-    assert verdict({**METADATA6, "ether saddr": "52:54:0a:01:00:06"}, port=PORT6)[0] == "drop"
-
-
-@pytest.mark.parametrize("frame", [DHCP, {**IPV4, "ip daddr": "169.254.169.254", "tcp flags": ["syn"]}])
-def test_a_flood_of_requests_to_our_services_is_dropped(frame: dict[str, Any]):
-    assert verdict(frame, flood=True)[0] == "drop"
-
-
-def test_a_flood_of_anything_else_is_not_our_business():
-    assert verdict(IPV4, flood=True)[0] == "accept"
-
-
-@given(st.lists(st.ip_addresses(v=4).map(str), unique=True, max_size=20))
-def test_links_have_names_of_their_own_that_the_kernel_takes(ips: list[str]):
-    links = [link_for(ip) for ip in ips]
-    assert len(set(links)) == len(ips)
+@given(st.lists(places, unique=True, max_size=20))
+def test_links_have_names_of_their_own_that_the_kernel_takes_and_that_tell_whose_they_are(
+    some: list[tuple[str, int]],
+):
+    links = [link_for(*place) for place in some]
+    assert len(set(links)) == len(some)
     assert all(len(link) <= 15 and link.startswith(firewall.PORT_PREFIX) for link in links)
+    assert [port_of(link) for link in links] == some
 
 
-def test_unplugging_removes_all_that_plugging_added():
-    added = [command["add"] for command in firewall.plug(PORT) if "add" in command]
-    made = {(kind, one[kind].get("name")) for one in added for kind in one if kind in ("chain", "element")}
-    removed = [command["delete"] for command in firewall.unplug(PORT.link) if "delete" in command]
-    assert {(kind, one[kind].get("name")) for one in removed for kind in one} == made
-
-
-def test_a_port_of_ours_that_no_vm_owns_is_closed():
-    last = rules(firewall.base(), "prerouting")[-1]
-    assert last[0]["match"]["right"] == f"{firewall.PORT_PREFIX}*"
-    assert last[1] == {"drop": None}
-
-
-def test_the_chain_is_whole_before_the_port_leads_to_it():
-    assert "element" in firewall.plug(PORT)[-1]["add"]
-
-
-@pytest.mark.parametrize("ip", ["10.1.0.5", "0.0.0.0", "255.255.255.255"])
-def test_a_chain_tells_whose_it_is(ip: str):
-    assert firewall.ip_of(f"vm-{firewall.link_for(ip)}") == ip
+def test_the_first_port_of_a_vm_has_the_plain_name():
+    assert link_for("10.1.0.5") == "at-0a010005"
+    assert link_for("10.1.0.5", 2) == "at-0a010005.2"
 
 
 @pytest.mark.parametrize(
-    "chain", ["prerouting", "vm-at-template", "vm-at-0a01", "0a010005", "vm-at-zzzzzzzz"]
+    "link",
+    [
+        "eth0",
+        "at-template",
+        "at-0a01",
+        "0a010005",
+        "at-zzzzzzzz",
+        "at-0a010005.",
+        "at-0a010005.x",
+        "as-0a010005",
+        "at-0a010005.0",
+        "at-0a010005.01",
+        "at-0A010005",
+    ],
 )
-def test_a_chain_of_no_vm_is_nobodys(chain: str):
-    assert firewall.ip_of(chain) is None
+def test_a_link_that_is_no_port_of_a_vm_is_nobodys(link: str):
+    assert port_of(link) is None
+
+
+def listed(*ports: Port) -> list[dict[str, Any]]:
+    """As nft lists the table."""
+    sets: dict[str, list[Any]] = {}
+    for port in ports:
+        for name, words in elements(port):
+            link, *rest = words.replace('"', "").replace(" : ", " . ").split(" . ")
+            element = [link, *rest] if name == "port_services" else {"concat": [link, *rest]}
+            sets.setdefault(name, []).append(element)
+    entries: list[dict[str, Any]] = [{"metainfo": {}}, {"table": {"family": "bridge", "name": "atoll"}}]
+    for name, some in sets.items():
+        kind = "map" if name == "port_services" else "set"
+        entries.append({kind: {"table": "atoll", "name": name, "elem": some}})
+    entries.append({"set": {"table": "atoll", "name": "asking", "elem": [{"elem": {"val": "at-0a010005"}}]}})
+    return json.loads(json.dumps(entries))  # type: ignore[no-any-return]
+
+
+@given(st.lists(ports, max_size=5, unique_by=lambda port: port.link))
+def test_what_is_plugged_is_read_back_from_the_kernel(some: list[Port]):
+    assert plugged(listed(*some)) == {port.link: elements(port) for port in some}
+    assert [port_with(elements(port)) for port in some] == some
+
+
+def test_a_number_is_the_same_however_nft_writes_it():
+    port = structs.replace(PORT6, ip6="64:ff9b::1")
+    text = json.dumps(listed(port)).replace("0x0064ff9b", "0x64ff9b")
+    assert plugged(json.loads(text)) == {port.link: elements(port)}
+
+
+def test_other_tables_and_an_empty_one_have_no_ports():
+    assert plugged([{"set": {"table": "other", "name": "port_macs", "elem": [{"concat": ["x", "y"]}]}}]) == {}
+    assert plugged([{"set": {"table": "atoll", "name": "port_macs"}}]) == {}
+
+
+def test_without_its_elements_a_port_is_none():
+    assert port_with(()) is None
+    assert port_with([one for one in elements(PORT) if one[0] != "port_services"]) is None
+
+
+def test_ipv6_is_for_ports_that_have_an_address():
+    assert {name for name, _ in elements(PORT)} == {"port_macs", "port_ips", "port_services"}
+    assert {name for name, _ in elements(PORT6)} > {"port_ip6s", "port_targets"}
+
+
+def test_a_port_that_is_as_it_should_be_is_not_touched():
+    assert change(elements(PORT), elements(PORT)) == ""
+
+
+def test_a_change_touches_what_differs_and_takes_away_before_it_adds():
+    moved = structs.replace(PORT, ip="10.1.0.6", service_mac="06:00:00:00:00:ff")
+    lines = change(elements(PORT), elements(moved)).splitlines()
+    verbs = [line.split()[0] for line in lines]
+    # Added first, since what is to go may have gone.
+    assert verbs == ["add", "add", "delete", "delete", "add", "add"]
+    assert not any("port_macs" in line for line in lines)
+    assert any(line.startswith("delete") and "10.1.0.5" in line for line in lines)
+
+
+@given(ports, ports)
+def test_a_change_leaves_exactly_what_is_wanted(one: Port, other: Port):
+    held = {(name, words) for name, words in elements(one)}
+    for line in change(elements(one), elements(other)).splitlines():
+        verb, _, _, _, name, rest = line.split(maxsplit=5)
+        some = {(name, words) for words in rest.removeprefix("{ ").removesuffix(" }").split(", ")}
+        held = held | some if verb == "add" else held - some
+    assert held == set(elements(other))

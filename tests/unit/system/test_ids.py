@@ -14,6 +14,12 @@ from atoll.system.ids import Register, running_ids
 from atoll.system.owners import find_owner, is_gone, owner_of
 
 
+@pytest.fixture(autouse=True)
+def _nobody_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else runs on this host has no part in it."""
+    monkeypatch.setattr(ids, "running_ids", frozenset)
+
+
 def register(tmp_path: Path, name: str = "one") -> Register:
     """As the agent with this state directory sees it."""
     (tmp_path / name).mkdir(exist_ok=True)

@@ -6,20 +6,23 @@ Effects: opens sockets in a namespace, answers frames.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 
 from atoll.errors import HostFailure
+from atoll.guestnet.callers import Leases
 from atoll.guestnet.dhcp import codec
-from atoll.guestnet.dhcp.answer import Answer, Lease, Silence, answer
+from atoll.guestnet.dhcp.answer import Answer, Silence, answer
 from atoll.guestnet.frames import filters
 from atoll.guestnet.frames import ipv4 as frames
 from atoll.guestnet.frames.errors import BadPacket
 from atoll.guestnet.frames.wire import Counters, Wire, attach_filter
+from atoll.model.lease import LeaseState
 from atoll.system import namespaces
 
 SERVER_PORT, CLIENT_PORT = 67, 68
 PER_GUEST_PER_S = 50
 """A guest needs two for a lease. What goes beyond is dropped before it is even looked at."""
+
+_USES = {Silence.DECLINED: LeaseState.DECLINED, Silence.RELEASED: LeaseState.RELEASED}
 
 
 class DhcpServer:
@@ -29,20 +32,13 @@ class DhcpServer:
         self,
         namespace: str,
         link: str,
-        find: Callable[[str], Lease | None],
-        on_ack: Callable[[str], None],
-        on_decline: Callable[[str], None] | None = None,
-        on_release: Callable[[str], None] | None = None,
+        leases: Leases,
         *,
         per_guest_per_s: int = PER_GUEST_PER_S,
     ) -> None:
-        """`find` gives the lease of a MAC; the others are told the IP."""
         self._namespace = namespace
         self._link = link
-        self._find = find
-        self._on_ack = on_ack
-        self._on_decline = on_decline
-        self._on_release = on_release
+        self._leases = leases
         self._wire = Wire(
             "DHCP",
             namespace,
@@ -92,17 +88,15 @@ class DhcpServer:
         except BadPacket:
             counters.malformed += 1
             return
-        reply = answer(message, datagram.source_mac, self._find)
+        reply = answer(message, datagram.source_mac, self._leases.lease)
         if isinstance(reply, Answer):
             self._send(reply)
         elif reply is Silence.STRANGER:
             counters.strangers += 1
         else:
             counters.silent += 1
-            if reply is Silence.DECLINED and self._on_decline is not None and message.requested_ip:
-                self._on_decline(message.requested_ip)
-            elif reply is Silence.RELEASED and self._on_release is not None:
-                self._on_release(message.ciaddr)
+            if reply in _USES:
+                self._leases.used(datagram.source_mac, _USES[reply])
 
     def _send(self, reply: Answer) -> None:
         mac, ip = reply.destination
@@ -122,7 +116,7 @@ class DhcpServer:
             return
         self._wire.counters.answered += 1
         if reply.acknowledged:
-            self._on_ack(reply.reply.yiaddr)
+            self._leases.used(mac, LeaseState.BOUND)
 
 
 def _deaf_socket() -> socket.socket:

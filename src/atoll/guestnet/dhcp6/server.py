@@ -5,9 +5,7 @@ Effects: opens the socket, reads and writes frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from atoll.guestnet.dhcp.answer import Lease
+from atoll.guestnet.callers import Leases
 from atoll.guestnet.dhcp6 import codec
 from atoll.guestnet.dhcp6.answer import Silence, answer, server_id
 from atoll.guestnet.frames import ipv6 as packets6
@@ -21,17 +19,17 @@ PER_GUEST_PER_S = 20
 
 
 class Dhcp6Server:
-    """Answers the guests behind one link of a namespace. `find` gives the lease of a MAC."""
+    """Answers the guests behind one link of a namespace."""
 
     def __init__(
         self,
         namespace: str,
         link: str,
-        find: Callable[[str], Lease | None],
+        leases: Leases,
         *,
         per_guest_per_s: int = PER_GUEST_PER_S,
     ) -> None:
-        self._find = find
+        self._leases = leases
         self._wire = Wire(
             "DHCPv6",
             namespace,
@@ -61,7 +59,7 @@ class Dhcp6Server:
         except BadPacket:
             counters.malformed += 1
             return
-        reply = answer(message, packet.source_mac, self._find, server_id(self._wire.mac))
+        reply = answer(message, packet.source_mac, self._leases.lease, server_id(self._wire.mac))
         if isinstance(reply, Silence) or packet.source_ip != link_local(packet.source_mac):
             counters.silent += 1
         elif self._wire.send(self._frame(reply, packet)):

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
 from typing import cast
 
 from aiohttp import web
 
 from atoll.errors import HostFailure
+from atoll.guestnet.callers import Guests
 from atoll.guestnet.http.connection import Connection, Counters, response
 from atoll.guestnet.http.limits import Limits, Shares
-from atoll.guestnet.metadata.guest import NOT_FOUND, TEXT, Found, Guest
+from atoll.guestnet.metadata.guest import NOT_FOUND, TEXT, Found
 from atoll.guestnet.metadata.tokens import UNAUTHORIZED, Tokens
 from atoll.guestnet.metadata.tree import TOKEN_PATH, respond, wants_credentials
 from atoll.model.network import METADATA_IP
@@ -33,20 +33,9 @@ _BACKLOG = 128
 class MetadataServer:
     """Tells the guests behind one namespace about themselves."""
 
-    def __init__(
-        self,
-        namespace: str,
-        find: Callable[[str], Guest | None],
-        on_read: Callable[[str, str], None],
-        limits: Limits | None = None,
-        settle: Callable[[str], Awaitable[None]] | None = None,
-    ) -> None:
-        """`find` gives the guest at an IP; `on_read` is told the IP that is its key, and the path that was
-        read; `settle` waits until what has to be issued to the guest at an IP has been."""
+    def __init__(self, namespace: str, guests: Guests, limits: Limits | None = None) -> None:
         self._namespace = namespace
-        self._find = find
-        self._on_read = on_read
-        self._settle = settle
+        self._guests = guests
         self._tokens = Tokens()
         self._limits = limits or Limits()
         self._shares = Shares(self._limits)
@@ -98,8 +87,8 @@ class MetadataServer:
         connection.headers_came()
         self.counters.requests += 1
         await self._keep_pace(connection.caller)
-        if self._settle is not None and wants_credentials(request.path):
-            await self._settle(connection.ip)
+        if wants_credentials(request.path) and (guest := self._guests.guest(connection.ip)):
+            await self._guests.settle(guest)
         if request.path == TOKEN_PATH:
             connection.stay_near()
         answer = response(self._find_answer(request, connection.ip))
@@ -108,7 +97,7 @@ class MetadataServer:
         return answer
 
     def _name_of(self, ip: str) -> str:
-        guest = self._find(ip)
+        guest = self._guests.guest(ip)
         return guest.vm.ip if guest is not None else ip
 
     async def _keep_pace(self, caller: str) -> None:
@@ -118,7 +107,7 @@ class MetadataServer:
             now = clock.monotonic()
 
     def _find_answer(self, request: web.BaseRequest, ip: str) -> Found:
-        guest = self._find(ip)
+        guest = self._guests.guest(ip)
         if guest is None:
             return NOT_FOUND
         if refusal := _refusal(request):
@@ -130,7 +119,7 @@ class MetadataServer:
             return UNAUTHORIZED
         found = respond(request.path, guest, clock.now())
         if found.status == 200 and request.method == "GET":
-            self._on_read(vm.ip, request.path)
+            self._guests.read(guest, request.path)
         return found
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
@@ -62,15 +61,14 @@ class Content:
 
 
 class Library:
-    """Finds the file that a client means. `find` knows the machine at an address."""
+    """Finds the file that a client means."""
 
-    def __init__(self, folder: Path, find: Callable[[str], Client | None], images: ImageStore) -> None:
+    def __init__(self, folder: Path, images: ImageStore) -> None:
         self._folder = folder
-        self._find = find
         self._images = images
 
-    def open(self, ip: str, name: str) -> Content | Missing:
-        client = self._find(ip)
+    def open(self, client: Client | None, name: str) -> Content | Missing:
+        """The file of this name for a client; None: whoever asks has no lease."""
         if client is None:
             return Missing.STRANGER
         parts = parts_of(name)

@@ -8,8 +8,8 @@ Effects: a packet socket in the service namespace of a bridge, served by the loo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
 
+from atoll.guestnet.callers import Leases
 from atoll.guestnet.dhcp.answer import Lease
 from atoll.guestnet.frames.errors import BadPacket
 from atoll.guestnet.frames.ipv6 import (
@@ -27,10 +27,7 @@ PER_GUEST_PER_S = 10
 
 
 class RaServer:
-    """Speaks for a subnet's router, which answers at `router_mac`.
-
-    `lease_of` knows the lease of a MAC; `macs` are those that have one in this subnet.
-    """
+    """Speaks for a subnet's router, which answers at `router_mac`."""
 
     def __init__(
         self,
@@ -38,13 +35,11 @@ class RaServer:
         link: str,
         subnet: Subnet,
         router_mac: str,
-        lease_of: Callable[[str], Lease | None],
-        macs: Callable[[], Iterable[str]],
+        leases: Leases,
     ) -> None:
         self._subnet = subnet
         self._router_mac = router_mac
-        self._lease_of = lease_of
-        self._macs = macs
+        self._leases = leases
         program = icmp_filter(SOLICITATION)
         self._wire = Wire(
             "router advertisements",
@@ -74,7 +69,7 @@ class RaServer:
         self._wire.close()
 
     def _tell_each(self) -> None:
-        for lease in filter(None, map(self._lease_of, self._macs())):
+        for lease in self._leases.leases(self._subnet.id):
             self._send(lease, ALL_NODES)
         self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._tell_each)
 
@@ -85,7 +80,7 @@ class RaServer:
         except BadPacket:
             counters.malformed += 1
             return
-        lease = self._lease_of(packet.source_mac)
+        lease = self._leases.lease(packet.source_mac)
         if lease is None:
             counters.silent += 1
             return

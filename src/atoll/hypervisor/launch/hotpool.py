@@ -15,7 +15,7 @@ import contextlib
 import logging
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -31,7 +31,9 @@ from atoll.model.node import Capacity
 from atoll.model.vm import VM, MachineType, VmState
 from atoll.plan import firewall
 from atoll.plan import hotpool as plan
+from atoll.plan.addresses import Place
 from atoll.plan.hotpool import Left, PoolLine
+from atoll.serving.signals import Signal
 from atoll.system import clock, files, host, steps
 
 log = logging.getLogger(__name__)
@@ -103,6 +105,8 @@ class HotPool:
         self._machines = machines
         self._node = node
         self._members: dict[str, Member] = {}
+        self.changed: Signal[[]] = Signal()
+        """Told whenever members come, go or become ready."""
         self._created: dict[PoolKey, deque[float]] = {}
         self._like: dict[PoolKey, VM] = {}
         self._wake = asyncio.Event()
@@ -121,13 +125,13 @@ class HotPool:
         """How many members can be handed over just now."""
         return sum(member.parked for member in self._members.values())
 
-    def held(self) -> frozenset[str]:
-        """The addresses of members, also of those that are being ended."""
-        return frozenset(self._members)
+    def held(self) -> frozenset[Place]:
+        """Where members are, also those that are being ended."""
+        return frozenset((member.vm.subnet, ip) for ip, member in self._members.items())
 
-    def yielding(self) -> frozenset[str]:
-        """The addresses of members that can give way, or be handed over."""
-        return frozenset(ip for ip, member in self._members.items() if not member.leaving)
+    def yielding(self) -> frozenset[Place]:
+        """Where members are that can give way, or be handed over."""
+        return frozenset((member.vm.subnet, ip) for ip, member in self._members.items() if not member.leaving)
 
     def images(self) -> Used:
         """Those that members are made of."""
@@ -138,11 +142,13 @@ class HotPool:
         memory_mib = sum(member.vm.memory_mib for member in self._members.values())
         return Capacity(milli_cpus=0, memory_mib=memory_mib, disk_mib=0)
 
-    def rehearsing(self, *, mac: str = "", ip: str = "") -> VM | None:
-        """The member that is in its rehearsal, as the VM that it plays: the others have no network."""
+    def rehearsing(self, subnet: str, mark: str) -> tuple[VM, int] | None:
+        """The member with this MAC or address that is in its rehearsal, as the VM that it plays, and the place of
+        its interface. The others have no network."""
         for member in self._members.values():
-            if not (member.parked or member.leaving) and (member.vm.mac == mac or member.vm.ip == ip):
-                return member.vm
+            (nic,) = member.vm.all_nics
+            if not (member.parked or member.leaving) and nic.subnet == subnet and mark in nic.marks:
+                return member.vm, 0
         return None
 
     # --- for those who create VMs; nothing here waits
@@ -164,14 +170,15 @@ class HotPool:
     def hand_over(self, member: Member) -> None:
         """It is the VM's that has its address and instance id now, and no member any more."""
         del self._members[member.vm.ip]
+        self.changed()
 
     def make_way(self, vm: VM, short_mib: int, unfit: Member | None = None) -> tuple[Member, ...]:
         """Members that have to end for a VM: those that hold its addresses, and those whose memory it needs.
 
         They are members until they have ended: the caller waits for that. `unfit`: one that was chosen, in vain.
         """
-        ips = {nic.ip for nic in vm.all_nics}
-        going = [member for ip, member in self._members.items() if ip in ips or member is unfit]
+        there = self._at({(nic.subnet, nic.ip) for nic in vm.all_nics})
+        going = [*there, unfit] if unfit is not None and unfit not in there else there
         others = [member for member in self._members.values() if member not in going]
         # Those that end already first, then what is still being made: it is of no use yet.
         for member in sorted(others, key=lambda member: (not member.leaving, member.parked)):
@@ -181,6 +188,13 @@ class HotPool:
         for member in going:
             self._dismiss(member)
         return tuple(going)
+
+    def _at(self, places: Collection[Place]) -> list[Member]:
+        return [member for ip, member in self._members.items() if (member.vm.subnet, ip) in places]
+
+    async def vacate(self, places: Collection[Place]) -> None:
+        """Let go of these addresses: the node has them no more."""
+        await self.end(*self._at(places))
 
     async def end(self, *members: Member) -> None:
         """Returns when nothing of them is left, whoever ends them. One that cannot be ended stays a member."""
@@ -224,6 +238,7 @@ class HotPool:
             member.ending = None
         self._machines.release_ids(member.vm)
         del self._members[ip]
+        self.changed()
         return None
 
     def on_exit(self, ip: str, exit_: Exit) -> None:
@@ -232,8 +247,8 @@ class HotPool:
 
     def on_link(self, link: str | None, there: bool) -> None:
         """A link came or went. A member that lost its own is of no use any more."""
-        if link is not None and not there and (ip := firewall.ip_of(f"vm-{link}")) is not None:
-            self._give_up(ip)
+        if link is not None and not there and (port := firewall.port_of(link)) is not None:
+            self._give_up(port[0])
 
     def _give_up(self, ip: str) -> None:
         if (member := self._members.get(ip)) is not None:
@@ -329,6 +344,7 @@ class HotPool:
         vm = _like(like, free[0])
         member = self._members[vm.ip] = Member(vm, key)
         self._machines.take_ids(vm)
+        self.changed()
         making = member.making = asyncio.create_task(self._prepare(member), name=f"pool {vm.ip}")
         await asyncio.wait({making})
         member.making = None
@@ -363,6 +379,7 @@ class HotPool:
         await self._machines.park(vm)
         steps.step("pool.parked")
         member.parked = not member.leaving
+        self.changed()
 
     async def _through(self, member: Member) -> bool:
         """Whether its guest has done all that one of its image does."""

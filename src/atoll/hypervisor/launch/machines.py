@@ -26,7 +26,7 @@ from atoll.errors import AtollError, HostFailure, NotFound
 from atoll.guestnet.metadata.nocloud import serial_number
 from atoll.hypervisor.launch.supplies import Supplies
 from atoll.hypervisor.launch.templates import Templates
-from atoll.hypervisor.network.base import Network
+from atoll.hypervisor.network.base import Network, Port, ports_of
 from atoll.model.image import Image
 from atoll.model.network import Subnet
 from atoll.model.vm import UNKNOWN_DRIVER, VM, ConsoleKind, StartedBy, VmNic
@@ -101,10 +101,7 @@ class Machines:
 
     def machine(self, vm: VM) -> Machine:
         """What the driver is told of a VM that is there: all but what it boots, which may be gone by now."""
-        first, *others = (
-            self._network.nic(nic, self._subnet_of(nic), is_default_route=nic.ip == vm.ip)
-            for nic in vm.all_nics
-        )
+        first, *others = map(self._network.nic, self._ports(vm))
         ids = self._ids.find(vm.instance_id) or _NO_IDS
         return Machine(
             ip=vm.ip,
@@ -173,9 +170,9 @@ class Machines:
             undo.add(cgroups.remove, machine.cgroup)
             self.limit(vm, starting=True, weight=weight)
             steps.step("launch.limited")
-            for nic in vm.all_nics:
-                undo.add(self._network.unplug, nic, self._subnet_of(nic))
-                await self._network.plug(nic, self._subnet_of(nic))
+            for port in self._ports(vm):
+                undo.add(self._network.unplug, port)
+                await self._network.plug(port)
                 steps.step("launch.plugged")
             undo.add(driver.kill, machine)
             await start(machine)
@@ -301,7 +298,10 @@ class Machines:
 
     async def plug(self, *vms: VM) -> None:
         """Give them their places in the network."""
-        await self._network.plug_all([(nic, self._subnet_of(nic)) for vm in vms for nic in vm.all_nics])
+        await self._network.plug(*(port for vm in vms for port in self._ports(vm)))
+
+    def _ports(self, vm: VM) -> tuple[Port, ...]:
+        return ports_of(vm, self._subnet_of)
 
     def limit(self, vm: VM, *, starting: bool, weight: int | None = None) -> None:
         """Its share of the node. While it starts it counts for whole CPUs, so that the start is short."""
@@ -330,8 +330,8 @@ class Machines:
 
     async def release(self, vm: VM) -> None:
         """Take away what a machine that has ended used."""
-        for nic in vm.all_nics:
-            await self._network.unplug(nic, self._subnet_of(nic))
+        for port in self._ports(vm):
+            await self._network.unplug(port)
             steps.step("halt.unplugged")
         cgroups.remove(self.group(vm))
         steps.step("halt.released")

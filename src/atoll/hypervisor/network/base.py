@@ -2,43 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
+
+from msgspec import Struct
 
 from atoll.drivers.machine.base import Nic
 from atoll.model.network import Subnet
 from atoll.model.vm import VM, VmNic
+from atoll.plan import firewall
 
-FindVm = Callable[[str], VM | None]
-Reached = Callable[[str, str], None]
-"""Told the IP of a VM and the stage that it reached: dhcp or metadata."""
+
+class Port(Struct, frozen=True):
+    """One attachment of a VM to a network: known by its VM and its place there, whatever address it has."""
+
+    vm_ip: str
+    index: int
+    nic: VmNic
+    subnet: Subnet
+
+    @property
+    def link(self) -> str:
+        return firewall.link_for(self.vm_ip, self.index)
+
+    @property
+    def is_default_route(self) -> bool:
+        """Of a VM's interfaces, the first one leads to all else too."""
+        return self.index == 0
+
+
+def ports_of(vm: VM, subnet_of: Callable[[VmNic], Subnet]) -> tuple[Port, ...]:
+    """All of a VM's, in the order of its interfaces."""
+    return tuple(Port(vm.ip, index, nic, subnet_of(nic)) for index, nic in enumerate(vm.all_nics))
 
 
 class Network(Protocol):
     """Every method may be called again with the same arguments."""
 
-    def nic(self, nic: VmNic, subnet: Subnet, *, is_default_route: bool) -> Nic:
-        """Where the link of a VM's interface goes, before it is there. `is_default_route`: to all else too."""
+    def nic(self, port: Port) -> Nic:
+        """Where the link of a port goes, before it is there."""
         ...
 
     async def serve(self, subnets: Sequence[Subnet]) -> None:
-        """Bring up the bridges of these subnets and answer DHCP and metadata on them."""
+        """Bring up the bridges of these subnets, and answer DHCP and metadata on them; on no others any more."""
         ...
 
-    async def plug(self, nic: VmNic, subnet: Subnet) -> None:
-        """Let this interface, and nobody else, use its address. Comes before its link does."""
+    async def plug(self, *ports: Port) -> None:
+        """Let these interfaces, and nobody else, use their addresses. Comes before their links do."""
         ...
 
-    async def plug_all(self, nics: Sequence[tuple[VmNic, Subnet]]) -> None:
-        """As `plug`, of many at once."""
+    async def unplug(self, *ports: Port) -> None:
+        """Forget these interfaces. Not plugged is success."""
         ...
 
-    async def unplug(self, nic: VmNic, subnet: Subnet) -> None:
-        """Forget the interface. Not plugged is success."""
-        ...
-
-    async def sweep(self, held: Collection[str], macs: Mapping[str, str]) -> None:
-        """Forget all but those who hold these addresses: what an agent before us left. `macs`: of addresses."""
+    async def sweep(self, vm_ips: Collection[str]) -> None:
+        """Forget the ports of all VMs but these: what an agent before us left."""
         ...
 
     async def close(self) -> None:

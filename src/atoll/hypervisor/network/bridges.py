@@ -1,85 +1,79 @@
 """Bridges: one per subnet or an existing one, each with a namespace for its DHCP and metadata servers.
 
-    at-<ip> (VM) ──┐
-    at-<ip> (VM) ──┤ br-<subnet> ──── as-… ═══ eth0 in <prefix>-<bridge>: DHCP, DNS, TFTP, metadata, the API
-    port, uplink ──┘
+    at-<vm>   (VM) ──┐
+    at-<vm>.1 (VM) ──┤ br-<subnet> ──── as-… ═══ eth0 in <prefix>-<bridge>: DHCP, DNS, TFTP, metadata, the API
+    port, uplink ────┘
+
+A request goes from the wire to its server, from there to the callers of that bridge (callers.py), and back.
 
 Effects: links, neighbours and nftables of the namespace that the agent lives in, through atoll.system.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import itertools
 import zlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
 from atoll.drivers.machine.base import Nic
 from atoll.errors import NotFound
-from atoll.guestnet.dhcp.answer import Lease
 from atoll.guestnet.dhcp.server import DhcpServer
 from atoll.guestnet.dhcp6.server import Dhcp6Server
 from atoll.guestnet.dns.forward import Forwarder
-from atoll.guestnet.dns.names import Directory, View
 from atoll.guestnet.dns.server import DnsServer
 from atoll.guestnet.metadata.server import MetadataServer
 from atoll.guestnet.netboot.http import BootServer
-from atoll.guestnet.netboot.library import Library
+from atoll.guestnet.netboot.library import Content, Library, Missing
 from atoll.guestnet.ra.server import RaServer
 from atoll.guestnet.tftp.server import TftpServer
-from atoll.hypervisor.network.base import Reached
-from atoll.hypervisor.network.guests import Guests
-from atoll.model.lease import LeaseState
+from atoll.hypervisor.network.base import Port
+from atoll.hypervisor.network.callers import BridgeCallers, Callers
+from atoll.hypervisor.network.control import ControlPort
 from atoll.model.network import METADATA_IP, METADATA_IP6, Subnet, link_local
-from atoll.model.vm import VmNic
 from atoll.plan import firewall
-from atoll.system import namespaces, nft
+from atoll.system import namespaces, nft, steps
 from atoll.system.links import Links, forward_ipv6, sysctl
 
 SERVICE_LINK = "eth0"
 PLUGGED_AT_ONCE = 64
-"""Ports in one transaction: many are much cheaper together, but all else waits for it."""
+"""Ports in one transaction: many are cheaper together, but all else waits for it."""
 
 
-def bridge_of(subnet: Subnet) -> str:
-    """The bridge of a subnet: the existing one that it names, else one of our own."""
-    if subnet.bridge:
-        return subnet.bridge
-    # Of a long id the end is replaced, and not just cut: two subnets must never meet in one bridge.
-    name = f"br-{subnet.id}"
-    return name if len(name) <= 15 else f"{name[:7]}{zlib.crc32(subnet.id.encode()):08x}"
+def service_mac(node: str, bridge: str) -> str:
+    """That of our port in a bridge, on this node alone: bridges of the same name may be on one LAN."""
+    return _mac(0x06, node, bridge)
 
 
-def service_mac(bridge: str) -> str:
-    return _mac("02:a7", bridge)
+def router_mac(node: str, bridge: str) -> str:
+    """That of a bridge that we make."""
+    return _mac(0x0A, node, bridge)
 
 
-def _router_mac(bridge: str) -> str:
-    return _mac("02:a8", bridge)
+def _mac(first: int, node: str, bridge: str) -> str:
+    # Derived, so that a restarted agent finds its links as it left them; of the locally administered ones.
+    digest = hashlib.blake2s(f"{node}\n{bridge}".encode(), digest_size=5).digest()
+    return bytes((first, *digest)).hex(":")
 
 
-def _mac(prefix: str, bridge: str) -> str:
-    # Derived, so that a restarted agent finds its links as it left them.
-    return prefix + "".join(f":{byte:02x}" for byte in zlib.crc32(bridge.encode()).to_bytes(4, "big"))
+def _service_port(bridge: str) -> str:
+    return f"as-{zlib.crc32(bridge.encode()):08x}"
 
 
-def _port(nic: VmNic, subnet: Subnet) -> firewall.Port:
-    link, ip6 = firewall.link_for(nic.ip), subnet.ip6_of(nic.mac)
-    return firewall.Port(link, nic.ip, nic.mac, service_mac(bridge_of(subnet)), ip6)
+def _known_to_services(port: firewall.Port) -> tuple[str, ...]:
+    """The addresses from which a port may call the servers of its bridge."""
+    return (port.ip, port.ip6, link_local(port.mac)) if port.ip6 else (port.ip,)
 
 
-def _known_to_services(ip: str, mac: str | None, subnet: Subnet) -> tuple[str, ...]:
-    """The addresses from which an interface may call the servers of its bridge."""
-    ip6 = subnet.ip6_of(mac) if mac else ""
-    return (ip, ip6, link_local(mac)) if mac and ip6 else (ip,)
-
-
-class NameService(Struct, frozen=True):
-    """What all DNS servers of a node answer from. Without a forwarder they know the node's own names only."""
-
-    directory: Directory
-    forwarder: Forwarder | None = None
+def _known_here(port: firewall.Port, subnet: Subnet) -> tuple[str, ...]:
+    """The addresses at which the node itself finds a port: over IPv6, where it is the router."""
+    if subnet.private:
+        return ()
+    return (port.ip, port.ip6) if port.ip6 and not subnet.bridge else (port.ip,)
 
 
 class Server(Protocol):
@@ -93,224 +87,286 @@ class Server(Protocol):
 class _Services:
     """The servers of one bridge, and a way into their namespace."""
 
-    def __init__(self, namespace: str, metadata: MetadataServer) -> None:
+    def __init__(self, namespace: str, callers: BridgeCallers) -> None:
         self.namespace = namespace
+        self.callers = callers
         self.links = Links(namespace)
-        self.metadata = metadata
-        self._servers: dict[str, Server] = {}
+        self.metadata = MetadataServer(namespace, callers)
+        self._servers: dict[str, tuple[object, Server]] = {}
 
-    async def ensure(self, name: str, make: Callable[[], Server]) -> None:
-        if name not in self._servers:
-            self._servers[name] = make()
-        await self._servers[name].start()
+    async def ensure(self, name: str, make: Callable[[], Server], settings: object = None) -> None:
+        """One of this name with these settings; what it was before ends."""
+        known = self._servers.get(name)
+        if known is None or known[0] != settings:
+            if known is not None:
+                await known[1].close()
+            self._servers[name] = (settings, make())
+        await self._servers[name][1].start()
+
+    async def end(self, name: str) -> None:
+        """Not there is fine."""
+        known = self._servers.pop(name, None)
+        if known is not None:
+            await known[1].close()
 
     async def close(self) -> None:
-        for server in self._servers.values():
-            await server.close()
+        for name in list(self._servers):
+            await self.end(name)
         self.links.close()
+
+
+class Names(Struct, frozen=True):
+    """How what a node makes in its network is called."""
+
+    prefix: str
+    """Begins the names of namespaces."""
+    node: str
+    """Tells this node from all others, also tomorrow."""
+
+
+class Backends(Struct, frozen=True):
+    """What servers of bridges answer from, beside their callers."""
+
+    library: Library
+    """What is booted over the network."""
+    control: ControlPort
+    forwarder: Forwarder | None = None
+    """What asks other DNS servers; without it guests are told the node's own names only."""
 
 
 class Bridges:
     """The network of a node: see the picture above."""
 
-    def __init__(
-        self,
-        prefix: str,
-        lease_of: Callable[[str], Lease | None],
-        macs: Callable[[str], Iterable[str]],
-        guests: Guests,
-        control: Callable[[str], Awaitable[None]],
-        reached: Reached,
-        library: Library,
-        used: Callable[[str, LeaseState], None],
-        name_service: NameService,
-    ) -> None:
-        """`lease_of` knows the lease of a MAC, `macs` those of a subnet; `control` opens the control port in
-        a namespace; `used` is told an IP and what became of its lease."""
-        self._prefix = prefix
-        self._lease_of = lease_of
-        self._macs = macs
-        self._guests = guests
-        self._control = control
-        self._reached = reached
-        self._library = library
-        self._used = used
-        self._name_service = name_service
+    def __init__(self, names: Names, callers: Callers, backends: Backends) -> None:
+        self._prefix = names.prefix
+        self._node = names.node
+        self._callers = callers
+        self._library = backends.library
+        self._control = backends.control
+        self._forwarder = backends.forwarder
         self._links = Links()
         self._services: dict[str, _Services] = {}
+        self._subnets: dict[str, list[Subnet]] = {}
+        """Those that are served, by their bridges."""
+        self._elements: dict[str, frozenset[firewall.Element]] = {}
+        """What the kernel has of each port, by its link."""
         self._plugged: dict[str, firewall.Port] = {}
-        self._subnets: tuple[Subnet, ...] = ()
+        """The ports that are as this agent wants them, neighbours included."""
+        self._began = False
 
-    def nic(self, nic: VmNic, subnet: Subnet, *, is_default_route: bool) -> Nic:
+    def nic(self, port: Port) -> Nic:
+        nic, subnet = port.nic, port.subnet
         return Nic(
-            link=firewall.link_for(nic.ip),
-            bridge=bridge_of(subnet),
+            link=port.link,
+            bridge=subnet.bridge_name,
             mac=nic.mac,
             mtu=subnet.mtu,
             address=f"{nic.ip}/{subnet.network.prefixlen}",
-            gateway=subnet.gateway if is_default_route else "",
-            dns=subnet.name_servers if is_default_route else (),
+            gateway=subnet.gateway if port.is_default_route else "",
+            dns=subnet.name_servers if port.is_default_route else (),
             domain=subnet.search_domain,
         )
 
-    async def serve(self, subnets: Sequence[Subnet]) -> None:
-        if not self._services:
-            sysctl("net/ipv4/ip_forward", "1")
-            await nft.apply(firewall.base())
-            self._plugged.clear()
-        self._subnets = tuple(subnets)
-        for subnet in subnets:
-            self._ensure_bridge(subnet)
-            bridge = bridge_of(subnet)
-            if bridge not in self._services:
-                self._services[bridge] = await self._ensure_services(bridge, subnet.mtu)
-            services = self._services[bridge]
-            services.links.ensure_route(subnet.cidr, link=SERVICE_LINK)
-            if subnet.service_ip is not None:
-                services.links.add_address(SERVICE_LINK, f"{subnet.service_ip}/32")
-            if subnet.cidr6 is not None:
-                await self._serve_ipv6(subnet, subnet.cidr6, services)
+    # --- bridges and their servers
 
-    def _ensure_bridge(self, subnet: Subnet) -> None:
-        bridge = bridge_of(subnet)
-        if subnet.bridge:
-            if not self._links.exists(bridge):
+    async def serve(self, subnets: Sequence[Subnet]) -> None:
+        if not self._began:
+            sysctl("net/ipv4/ip_forward", "1")
+            await nft.run(firewall.RULES)
+            self._elements = firewall.plugged(await nft.listing(firewall.FAMILY, firewall.TABLE))
+            self._began = True
+        self._subnets = {}
+        for subnet in subnets:
+            self._subnets.setdefault(subnet.bridge_name, []).append(subnet)
+        for bridge, some in self._subnets.items():
+            self._ensure_bridge(bridge, some)
+            if bridge not in self._services:
+                self._services[bridge] = await self._ensure_services(bridge, some[0].mtu)
+            await self._settle(bridge, some)
+        for bridge in self._served() - self._subnets.keys():
+            await self._abandon(bridge)
+
+    def _served(self) -> set[str]:
+        """The bridges that have servers of ours, also those of an agent before us."""
+        began = f"{self._prefix}-"
+        named = {name.removeprefix(began) for name in namespaces.names() if name.startswith(began)}
+        links = self._links.names()
+        return {bridge for bridge in named if _service_port(bridge) in links}
+
+    def _ensure_bridge(self, bridge: str, subnets: Sequence[Subnet]) -> None:
+        for subnet in subnets:
+            if subnet.bridge and not self._links.exists(bridge):
                 raise NotFound(
                     f"subnet {subnet.id}: bridge {bridge} does not exist on this node",
                     hint="make it first, or leave the bridge out and the agent makes one of its own",
                 )
+        own = [subnet for subnet in subnets if not subnet.bridge]
+        if not own:
             return
-        gateways = [f"{subnet.gateway}/{subnet.network.prefixlen}"]
-        if subnet.gateway6 is not None:
+        gateways = [f"{subnet.gateway}/{subnet.network.prefixlen}" for subnet in own if not subnet.private]
+        gateways += [f"{subnet.gateway6}/64" for subnet in own if subnet.gateway6 and not subnet.private]
+        ipv6 = any(":" in gateway for gateway in gateways)
+        if ipv6:
             forward_ipv6()
-            gateways.append(f"{subnet.gateway6}/64")
-        ipv6 = subnet.gateway6 is not None
-        self._links.ensure_bridge(bridge, _router_mac(bridge), subnet.mtu, gateways, ipv6=ipv6)
-
-    async def _serve_ipv6(self, subnet: Subnet, cidr6: str, services: _Services) -> None:
-        bridge, namespace = bridge_of(subnet), services.namespace
-        services.links.allow_ipv6(SERVICE_LINK)
-        services.links.add_address(SERVICE_LINK, f"{METADATA_IP6}/128")
-        services.links.ensure_route(cidr6, link=SERVICE_LINK)
-        await services.metadata.listen(METADATA_IP6)
-        await services.ensure("dhcp6", lambda: Dhcp6Server(namespace, SERVICE_LINK, self._lease_of))
-        if not subnet.bridge:  # an existing one has a router of its own, which speaks for itself
-            await services.ensure(
-                "ra",
-                lambda: RaServer(
-                    namespace,
-                    SERVICE_LINK,
-                    subnet,
-                    _router_mac(bridge),
-                    self._lease_of,
-                    lambda: self._macs(subnet.id),
-                ),
-            )
+        mac = router_mac(self._node, bridge)
+        self._links.ensure_bridge(bridge, mac, own[0].mtu, gateways, ipv6=ipv6)
+        self._links.keep_addresses(bridge, gateways)
 
     async def _ensure_services(self, bridge: str, mtu: int) -> _Services:
-        namespace = f"{self._prefix}-{bridge}"
-        port = f"as-{zlib.crc32(bridge.encode()):08x}"
+        namespace, port, mac = self._namespace(bridge), _service_port(bridge), self._service_mac(bridge)
         namespaces.ensure(namespace)
-        self._links.ensure_veth(
-            port, SERVICE_LINK, namespace, peer_mac=service_mac(bridge), master=bridge, mtu=mtu
-        )
+        self._links.ensure_veth(port, SERVICE_LINK, namespace, peer_mac=mac, master=bridge, mtu=mtu)
         # Known beforehand: an unknown MAC would be flooded to every VM.
-        self._links.set_fdb(port, service_mac(bridge))
-        services = _Services(namespace, self._metadata(namespace))
+        self._links.set_fdb(port, mac)
+        services = _Services(namespace, self._callers.on(bridge))
         services.links.add_address(SERVICE_LINK, f"{METADATA_IP}/32")
         services.links.up(SERVICE_LINK)
+
+        def open_(ip: str, name: str) -> Content | Missing:
+            return self._library.open(services.callers.client(ip), name)
+
+        await services.ensure("dhcp", lambda: DhcpServer(namespace, SERVICE_LINK, services.callers))
         await services.ensure(
-            "dhcp",
-            lambda: DhcpServer(
-                namespace,
-                SERVICE_LINK,
-                self._lease_of,
-                self._acknowledged,
-                lambda ip: self._used(ip, LeaseState.DECLINED),
-                lambda ip: self._used(ip, LeaseState.RELEASED),
-            ),
+            "dns", lambda: DnsServer(namespace, services.callers.names, self._forwarder, mtu)
         )
-        await services.ensure("dns", lambda: self._dns(namespace, bridge, mtu))
         await services.ensure("metadata", lambda: services.metadata)
-        await services.ensure("tftp", lambda: TftpServer(namespace, self._library.open, mtu))
-        await services.ensure("boot", lambda: BootServer(namespace, self._library.open))
-        await self._control(namespace)
+        await services.ensure("tftp", lambda: TftpServer(namespace, open_, mtu))
+        await services.ensure("boot", lambda: BootServer(namespace, open_))
+        await self._control.add(namespace)
         return services
 
-    def _metadata(self, namespace: str) -> MetadataServer:
-        return MetadataServer(
-            namespace,
-            self._guests.find,
-            lambda ip, path: self._reached(ip, "metadata"),
-            settle=self._guests.settle,
-        )
+    async def _settle(self, bridge: str, subnets: Sequence[Subnet]) -> None:
+        """All that the subnets of a bridge ask of its servers, and no more."""
+        services = self._services[bridge]
+        own = [f"{METADATA_IP}/32", *(f"{one.service_ip}/32" for one in subnets if one.service_ip)]
+        routes = [subnet.cidr for subnet in subnets]
+        with6 = [subnet for subnet in subnets if subnet.cidr6 is not None]
+        if with6:
+            services.links.allow_ipv6(SERVICE_LINK)
+            own.append(f"{METADATA_IP6}/128")
+            routes += [str(subnet.cidr6) for subnet in with6]
+        for address in own:
+            services.links.add_address(SERVICE_LINK, address)
+        services.links.keep_addresses(SERVICE_LINK, own)
+        for route in services.links.routes():
+            if route.cidr not in routes:
+                services.links.delete_route(route.cidr)
+        for cidr in routes:
+            services.links.ensure_route(cidr, link=SERVICE_LINK)
+        await self._settle_ipv6(bridge, services, with6)
 
-    def _dns(self, namespace: str, bridge: str, mtu: int) -> DnsServer:
-        directory, forwarder = self._name_service.directory, self._name_service.forwarder
+    async def _settle_ipv6(self, bridge: str, services: _Services, subnets: Sequence[Subnet]) -> None:
+        namespace, callers = services.namespace, services.callers
+        if not subnets:
+            await services.end("dhcp6")
+            await services.end("ra")
+            return
+        await services.metadata.listen(METADATA_IP6)
+        await services.ensure("dhcp6", lambda: Dhcp6Server(namespace, SERVICE_LINK, callers))
+        # An existing bridge has a router of its own, which speaks for itself; one of ours has one subnet.
+        own = next((subnet for subnet in subnets if not subnet.bridge), None)
+        if own is not None:
+            mac = router_mac(self._node, bridge)
+            make = functools.partial(RaServer, namespace, SERVICE_LINK, own, mac, callers)
+            await services.ensure("ra", make, settings=own)
 
-        def find(ip: str) -> View | None:
-            return directory.view([each.id for each in self._subnets if bridge_of(each) == bridge], ip)
+    async def _abandon(self, bridge: str) -> None:
+        """Leave nothing on a bridge that no subnet is on any more; one of our own goes with it.
 
-        return DnsServer(namespace, find, forwarder, mtu)
+        Our port in it goes last: as long as that is there, the next agent finds it again.
+        """
+        namespace = self._namespace(bridge)
+        services = self._services.pop(bridge, None)
+        if services is not None:
+            await services.close()
+        await self._control.remove(namespace)
+        found = self._links.find(bridge)
+        # By its MAC, also after a restart: an existing bridge has another one.
+        if found is not None and found.mac == router_mac(self._node, bridge):
+            self._links.delete(bridge)
+        steps.step("subnet.bridge-gone")
+        namespaces.delete(namespace)
+        self._links.delete(_service_port(bridge))
+        steps.step("subnet.gone")
 
-    def _acknowledged(self, ip: str) -> None:
-        self._used(ip, LeaseState.BOUND)
-        self._reached(ip, "dhcp")
+    def _namespace(self, bridge: str) -> str:
+        return f"{self._prefix}-{bridge}"
 
-    async def plug(self, nic: VmNic, subnet: Subnet) -> None:
-        await self.plug_all([(nic, subnet)])
+    def _service_mac(self, bridge: str) -> str:
+        return service_mac(self._node, bridge)
 
-    async def plug_all(self, nics: Sequence[tuple[VmNic, Subnet]]) -> None:
-        ports = [(_port(nic, subnet), subnet) for nic, subnet in nics]
-        new = [(port, subnet) for port, subnet in ports if self._plugged.get(port.ip) != port]
+    # --- ports
+
+    async def plug(self, *ports: Port) -> None:
+        new = [(port, self._wanted(port)) for port in ports]
+        new = [(port, wanted) for port, wanted in new if self._plugged.get(port.link) != wanted]
         for first in range(0, len(new), PLUGGED_AT_ONCE):
             some = new[first : first + PLUGGED_AT_ONCE]
-            await nft.apply([command for port, _ in some for command in firewall.plug(port)])
-            self._plugged |= {port.ip: port for port, _ in some}
+            found = itertools.chain.from_iterable(self._elements.get(port.link, ()) for port, _ in some)
+            elements = {port.link: firewall.elements(wanted) for port, wanted in some}
+            wanted = set().union(*elements.values())
+            if script := firewall.change(set(found), wanted):
+                await nft.run(script)
+            self._elements |= elements
             self._set_neighbours(some)
+            self._plugged |= {port.link: wanted for port, wanted in some}
 
-    def _set_neighbours(self, ports: Sequence[tuple[firewall.Port, Subnet]]) -> None:
-        """We know who has the addresses: nobody needs to ask, and nobody else can answer."""
-        here: dict[str, dict[str, str]] = {}
-        there: dict[str, dict[str, str]] = {}
-        for port, subnet in ports:
-            bridge = bridge_of(subnet)
-            own = here.setdefault(bridge, {})
-            own[port.ip] = port.mac
-            if port.ip6 and not subnet.bridge:
-                own[port.ip6] = port.mac
-            known = _known_to_services(port.ip, port.mac, subnet)
-            there.setdefault(bridge, {}).update(dict.fromkeys(known, port.mac))
-        for bridge, macs in here.items():
-            self._links.set_neighbours(bridge, macs)
-        for bridge, macs in there.items():
-            self._services[bridge].links.set_neighbours(SERVICE_LINK, macs)
+    async def unplug(self, *ports: Port) -> None:
+        for port in ports:
+            # Also what we did not plug: an agent before us may have.
+            self._forget_neighbours(self._wanted(port), port.subnet)
+            await self._close(port.link)
 
-    async def unplug(self, nic: VmNic, subnet: Subnet) -> None:
-        # Also what we did not plug: an agent before us may have.
-        self._forget_neighbours(subnet, nic.ip, nic.mac)
-        await nft.apply(firewall.unplug(firewall.link_for(nic.ip)))
-        self._plugged.pop(nic.ip, None)
-
-    def _forget_neighbours(self, subnet: Subnet, ip: str, mac: str | None) -> None:
-        bridge = bridge_of(subnet)
-        self._links.delete_neighbour(bridge, ip)
-        if mac and (ip6 := subnet.ip6_of(mac)) and not subnet.bridge:
-            self._links.delete_neighbour(bridge, ip6)
-        for known in _known_to_services(ip, mac, subnet):
-            self._services[bridge].links.delete_neighbour(SERVICE_LINK, known)
-
-    async def sweep(self, held: Collection[str], macs: Mapping[str, str]) -> None:
-        for ip in filter(None, map(firewall.ip_of, await nft.chains("bridge", firewall.TABLE))):
-            if ip in held:
+    async def sweep(self, vm_ips: Collection[str]) -> None:
+        subnets = {self._service_mac(bridge): some for bridge, some in self._subnets.items()}
+        for link, elements in list(self._elements.items()):
+            key = firewall.port_of(link)
+            if key is not None and key[0] in vm_ips:
                 continue
-            for subnet in self._subnets:
-                # Its chain last: as long as that is there, the next agent finds it again.
-                self._forget_neighbours(subnet, ip, macs.get(ip))
-            await nft.apply(firewall.unplug(firewall.link_for(ip)))
+            port = firewall.port_with(elements)
+            if port is not None:
+                for subnet in subnets.get(port.service_mac, ()):
+                    # Its elements last: as long as they are there, the next agent finds it again.
+                    self._forget_neighbours(port, subnet)
+            await self._close(link)
 
     async def close(self) -> None:
         for services in self._services.values():
             await services.close()
         self._services.clear()
         self._links.close()
+
+    def _wanted(self, port: Port) -> firewall.Port:
+        return firewall.Port(
+            link=port.link,
+            mac=port.nic.mac,
+            ip=port.nic.ip,
+            service_mac=self._service_mac(port.subnet.bridge_name),
+            ip6=port.subnet.ip6_of(port.nic.mac),
+        )
+
+    async def _close(self, link: str) -> None:
+        self._plugged.pop(link, None)
+        if link in self._elements:
+            await nft.run(firewall.change(self._elements[link], ()) + firewall.forget(link))
+            del self._elements[link]
+
+    def _set_neighbours(self, ports: Sequence[tuple[Port, firewall.Port]]) -> None:
+        """We know who has the addresses: nobody needs to ask, and nobody else can answer."""
+        here: dict[str, dict[str, str]] = {}
+        there: dict[str, dict[str, str]] = {}
+        for port, wanted in ports:
+            bridge = port.subnet.bridge_name
+            here.setdefault(bridge, {}).update(dict.fromkeys(_known_here(wanted, port.subnet), wanted.mac))
+            there.setdefault(bridge, {}).update(dict.fromkeys(_known_to_services(wanted), wanted.mac))
+        for bridge, macs in here.items():
+            self._links.set_neighbours(bridge, macs)
+        for bridge, macs in there.items():
+            self._services[bridge].links.set_neighbours(SERVICE_LINK, macs)
+
+    def _forget_neighbours(self, port: firewall.Port, subnet: Subnet) -> None:
+        bridge = subnet.bridge_name
+        for ip in _known_here(port, subnet):
+            self._links.delete_neighbour(bridge, ip)
+        for ip in _known_to_services(port):
+            self._services[bridge].links.delete_neighbour(SERVICE_LINK, ip)

@@ -24,6 +24,7 @@ class ControlPort:
     def __init__(self, port: int) -> None:
         self._port = port
         self._namespaces: list[str] = []
+        self._sites: dict[str, web.SockSite] = {}
         self._runner: web.AppRunner | None = None
         self._context: ssl.SSLContext | None = None
 
@@ -34,6 +35,13 @@ class ControlPort:
         if self._runner is not None:
             await self._serve(namespace)
         self._namespaces.append(namespace)
+
+    async def remove(self, namespace: str) -> None:
+        """Answer there no more: the namespace goes. Not there is fine."""
+        if namespace in self._namespaces:
+            self._namespaces.remove(namespace)
+        if (site := self._sites.pop(namespace, None)) is not None:
+            await site.stop()
 
     async def open(self, runner: web.AppRunner, context: ssl.SSLContext) -> None:
         """The agent serves. The sockets are the runner's from here on, and close with it."""
@@ -51,7 +59,9 @@ class ControlPort:
                 f"listening on {where}: {error.strerror or error}",
                 hint="the agent makes the namespace and its address when it starts",
             ) from error
-        await web.SockSite(self._runner, listening, ssl_context=self._context, backlog=BACKLOG).start()
+        site = web.SockSite(self._runner, listening, ssl_context=self._context, backlog=BACKLOG)
+        await site.start()
+        self._sites[namespace] = site
 
     def _listen(self) -> socket.socket:
         return socket.create_server((METADATA_IP, self._port), backlog=BACKLOG)

@@ -1,4 +1,4 @@
-"""What a node was given: subnets, addresses for VMs, leases for other machines; and whether it is drained.
+"""What a node was given: subnets, addresses for VMs, leases for other machines, owners; and whether it is drained.
 
 Effects: through records and the network. What may be given with what is decided in atoll.plan.addresses.
 """
@@ -6,7 +6,9 @@ Effects: through records and the network. What may be given with what is decided
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import ipaddress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any
 
 from msgspec import structs
 
@@ -19,9 +21,13 @@ from atoll.model.lease import Reservation
 from atoll.model.network import Address, Subnet
 from atoll.model.node import Pool
 from atoll.model.vm import VM, VmNic
-from atoll.plan.addresses import Given, free_addresses
+from atoll.plan.addresses import Given, Place, free_addresses
 from atoll.serving.signals import Signal
-from atoll.system import clock
+from atoll.system import clock, steps
+
+
+async def _nobody_there(places: Collection[Place]) -> None:
+    """Where there is no hot pool, nothing but a VM is at an address."""
 
 
 class Holdings:
@@ -35,6 +41,8 @@ class Holdings:
         self._lock = asyncio.Lock()
         self.given = records.given()
         self.leases = Leases(vms.list, lambda: self.given, clock.now)
+        self.vacate: Callable[[Collection[Place]], Awaitable[None]] = _nobody_there
+        """Ends what is at these addresses and is no VM: members of the hot pool."""
 
     @property
     def drained(self) -> bool:
@@ -77,33 +85,117 @@ class Holdings:
             await self._network.serve(given.subnets)
             await self._keep(given)
 
+    async def change_subnet(self, subnet_id: str, changes: Mapping[str, Any]) -> None:
+        """Guests learn of it with their next lease."""
+        async with self._lock:
+            await self._keep(self.given.change_subnet(subnet_id, changes, self._users(subnet_id)))
+            steps.step("subnet.changed")
+            await self._network.serve(self.given.subnets)
+
+    async def remove_subnet(self, subnet_id: str) -> None:
+        """Already gone is success. The addresses that were given for it go with it."""
+        async with self._lock:
+            # No await from the check to the change: no VM gets an address there in between.
+            going = self.given.addresses.get(subnet_id, ())
+            await self._take_back(self.given.remove_subnet(subnet_id, self._users(subnet_id)))
+            steps.step("subnet.forgotten")
+            await self._vacate(subnet_id, {address.ip for address in going})
+            await self._network.serve(self.given.subnets)
+
     async def add_addresses(self, subnet_id: str, new: Iterable[Address]) -> None:
         async with self._lock:
             await self._keep(self.given.add_addresses(subnet_id, new))
 
+    async def remove_addresses(self, subnet_id: str, ips: Collection[str]) -> None:
+        """Already gone is success."""
+        async with self._lock:
+            # No await from the check to the change: no VM gets one of them in between.
+            await self._take_back(self.given.remove_addresses(subnet_id, ips, self._vms_in(subnet_id)))
+            steps.step("addresses.forgotten")
+            await self._vacate(subnet_id, ips)
+
     async def add_lease(self, lease: Reservation) -> None:
         async with self._lock:
-            held = self._vms.find_by_mark(lease.ip) or self._vms.find_by_mark(lease.mac)
-            if held is not None or lease.ip in self._vms.held():
-                who = f"VM {held.name}, {held.ip} {held.mac}" if held else "what the node uses itself"
-                raise Conflict(f"lease {lease.ip} {lease.mac}: clashes with {who}", hint="choose another one")
+            bridge = self.given.subnet(lease.subnet).bridge_name
+            for subnet in self.given.on_bridge(bridge):
+                for mark in (lease.ip, lease.mac):
+                    if (held := self._vms.find_port(subnet.id, mark)) is not None:
+                        vm = held[0]
+                        raise _clash(lease, f"VM {vm.name}, {vm.ip} {vm.mac}")
+            if (lease.subnet, lease.ip) in self._vms.held():
+                raise _clash(lease, "what the node uses itself")
             await self._keep(self.given.add_lease(lease))
 
-    async def delete_lease(self, ip: str) -> None:
+    async def delete_lease(self, ip: str, subnet_id: str | None = None) -> None:
         """Already gone is success. The machine keeps the address until its lease ends."""
         async with self._lock:
-            if self.leases.machine_at(ip) is not None:
-                await self._keep(self.given.delete_lease(ip))
-                self.leases.forget(ip)
+            going = self.given.leases_at(ip, subnet_id)
+            await self._keep(self.given.delete_lease(ip, subnet_id))
+            for lease in going:
+                self.leases.forget(lease.subnet, lease.mac)
 
     async def drain(self, drained: bool) -> None:
         """Whether VMs are made and started here. Those that run run on."""
         async with self._lock:
             await self._keep(structs.replace(self.given, drained=drained))
 
+    async def set_owners(self, users: tuple[str, ...], groups: tuple[str, ...]) -> None:
+        """Who operates the node, beside those that its configuration names."""
+        async with self._lock:
+            await self._keep(structs.replace(self.given, owner_users=users, owner_groups=groups))
+
+    def _users(self, subnet_id: str) -> set[str]:
+        """Who has an address in a subnet, by name."""
+        leases = (lease.hostname for lease in self.given.leases if lease.subnet == subnet_id)
+        return {*self._vms_in(subnet_id).values(), *(f"the lease of {name}" for name in leases)}
+
+    def _vms_in(self, subnet_id: str) -> dict[str, str]:
+        """The VMs that have an address in a subnet, by the address."""
+        subnets = (subnet for subnet in self.subnets if subnet.id == subnet_id)
+        unknown = {
+            ip: f"a VM at {ip} whose record cannot be read"
+            for subnet in subnets
+            for ip in self._records.unreadable
+            if ipaddress.IPv4Address(ip) in subnet.network
+        }
+        return unknown | {
+            nic.ip: f"VM {vm.name}"
+            for record in self._vms.records()
+            for vm in record.vms
+            for nic in vm.all_nics
+            if nic.subnet == subnet_id
+        }
+
+    async def _vacate(self, subnet_id: str, ips: Collection[str]) -> None:
+        places = {(subnet_id, ip) for ip in ips}
+        await self.vacate(places)
+        for place in places:
+            self._vms.freed.pop(place, None)
+
     async def _keep(self, given: Given) -> None:
+        """What is given can be used when it is on disk."""
         if given != self.given:
             await self._records.write_given(given)
             self.given = given
-            self.leases.wake()
-            self.changed()
+            self._tell()
+
+    async def _take_back(self, given: Given) -> None:
+        """What is taken back cannot be used from this moment on."""
+        before = self.given
+        if given == before:
+            return
+        self.given = given
+        try:
+            await self._records.write_given(given)
+        except BaseException:
+            self.given = before
+            raise
+        self._tell()
+
+    def _tell(self) -> None:
+        self.leases.wake()
+        self.changed()
+
+
+def _clash(lease: Reservation, who: str) -> Conflict:
+    return Conflict(f"lease {lease.ip} {lease.mac}: clashes with {who}", hint="choose another one")

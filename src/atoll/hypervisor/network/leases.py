@@ -12,11 +12,13 @@ from datetime import datetime, timedelta
 from msgspec import Struct, structs
 
 from atoll.guestnet.dhcp import answer
-from atoll.guestnet.netboot.library import Client
 from atoll.model.lease import Boot, Holder, Lease, LeaseState, Reservation
 from atoll.model.network import METADATA_IP
 from atoll.model.vm import VM
 from atoll.plan.addresses import Given
+
+Key = tuple[str, str]
+"""A lease by its subnet and the MAC that it is for."""
 
 
 class _Use(Struct, frozen=True):
@@ -33,22 +35,19 @@ class Leases:
         self._vms = vms
         self._given = given
         self._now = now
-        self._uses: dict[str, _Use] = {}
+        self._uses: dict[Key, _Use] = {}
         self._news = asyncio.Event()
 
-    def of_vm(self, vm: VM, mac: str) -> answer.Lease:
-        """What DHCP tells a VM on the interface with this MAC. Its way out is the first one."""
-        nic = next(nic for nic in vm.all_nics if nic.mac == mac)
+    def of_vm(self, vm: VM, index: int) -> answer.Lease:
+        """What DHCP tells a VM on the interface at this place. Its way out is the first one."""
+        nic = vm.all_nics[index]
         subnet = self._given().subnet(nic.subnet)
         return answer.Lease(
-            ip=nic.ip, mac=nic.mac, hostname=vm.name, subnet=subnet, is_default_route=nic.mac == vm.mac
+            ip=nic.ip, mac=nic.mac, hostname=vm.name, subnet=subnet, is_default_route=index == 0
         )
 
-    def of_machine(self, mac: str) -> answer.Lease | None:
+    def of_machine(self, lease: Reservation) -> answer.Lease:
         """What DHCP tells a machine that is not a VM."""
-        lease = next((lease for lease in self._given().leases if lease.mac == mac), None)
-        if lease is None:
-            return None
         subnet = self._given().subnet(lease.subnet)
         return answer.Lease(
             ip=lease.ip,
@@ -59,29 +58,30 @@ class Leases:
             server=subnet.service_ip or METADATA_IP,
         )
 
-    def macs(self, subnet: str) -> list[str]:
-        """Those that have a lease there."""
-        vms = (nic.mac for vm in self._vms() for nic in vm.all_nics if nic.subnet == subnet)
-        return [*vms, *(lease.mac for lease in self._given().leases if lease.subnet == subnet)]
+    def all_of(self, subnet: str) -> list[answer.Lease]:
+        """Those in a subnet, as DHCP tells them."""
+        vms = (
+            self.of_vm(vm, index)
+            for vm in self._vms()
+            for index, nic in enumerate(vm.all_nics)
+            if nic.subnet == subnet
+        )
+        machines = (self.of_machine(lease) for lease in self._given().leases if lease.subnet == subnet)
+        return [*vms, *machines]
 
-    def machine_at(self, ip: str) -> Reservation | None:
-        return next((lease for lease in self._given().leases if lease.ip == ip), None)
+    def find_machine(self, subnet: str, mark: str) -> Reservation | None:
+        """The machine that is not a VM and has this MAC or address in a subnet."""
+        here = (lease for lease in self._given().leases if lease.subnet == subnet)
+        return next((lease for lease in here if mark in (lease.mac, lease.ip)), None)
 
-    def client(self, ip: str, vm: VM | None) -> Client | None:
-        """Who boots over the network from this address; `vm` is the one that has it, if one has."""
-        if vm is not None:
-            return Client(vm.ip, vm.mac, vm.image, vm.image_digest)
-        lease = self.machine_at(ip)
-        return Client(lease.ip, lease.mac, lease.boot.image) if lease else None
-
-    def note(self, ip: str, state: LeaseState) -> None:
+    def note(self, subnet: str, mac: str, state: LeaseState) -> None:
         """What a machine did with its lease."""
-        self._uses[ip] = _Use(state, self._now())
+        self._uses[subnet, mac] = _Use(state, self._now())
         self.wake()
 
-    def forget(self, ip: str) -> None:
-        """The lease is no more; the next one of this address begins anew."""
-        self._uses.pop(ip, None)
+    def forget(self, subnet: str, mac: str) -> None:
+        """The lease is no more; the next one for this MAC begins anew."""
+        self._uses.pop((subnet, mac), None)
         self.wake()
 
     def wake(self) -> None:
@@ -103,16 +103,16 @@ class Leases:
 
     async def read(self, follow: bool) -> AsyncGenerator[Lease, None]:
         """All leases, then each one that changes, comes or goes."""
-        known: dict[str, Lease] = {}
+        known: dict[Key, Lease] = {}
         while True:
             news = self._news
-            now = {lease.ip: lease for lease in self.list()}
-            for ip, lease in known.items():
-                if ip not in now:
+            now = {(lease.subnet, lease.mac): lease for lease in self.list()}
+            for key, lease in known.items():
+                if key not in now:
                     gone_at = self._now()
                     yield structs.replace(lease, state=LeaseState.GONE, changed_at=gone_at, expires_at=None)
-            for ip, lease in now.items():
-                if known.get(ip) != lease:
+            for key, lease in now.items():
+                if known.get(key) != lease:
                     yield lease
             known = now
             if not follow:
@@ -122,7 +122,7 @@ class Leases:
     def _lease(
         self, ip: str, mac: str, hostname: str, subnet: str, holder: Holder, boot: Boot | None
     ) -> Lease:
-        use = self._uses.get(ip)
+        use = self._uses.get((subnet, mac))
         bound = use is not None and use.state is LeaseState.BOUND
         return Lease(
             ip=ip,

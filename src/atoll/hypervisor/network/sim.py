@@ -3,43 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from atoll.drivers.machine.base import Nic
-from atoll.hypervisor.network.base import Reached
+from atoll.hypervisor.network.base import Port
 from atoll.model.network import Subnet
-from atoll.model.vm import VmNic
 from atoll.plan import firewall
 
 
 class SimNetwork:
-    """For services under test: real decisions, no namespaces."""
+    """For services under test: real decisions, no namespaces.
 
-    def __init__(self, reached: Reached) -> None:
+    `reached` is told the own address of a VM and the stage that it reached: dhcp or metadata.
+    """
+
+    def __init__(self, reached: Callable[[str, str], None]) -> None:
         self._reached = reached
         self.plugged: set[str] = set()
+        """The links of the ports that are."""
+        self.served: tuple[Subnet, ...] = ()
 
-    def nic(self, nic: VmNic, subnet: Subnet, *, is_default_route: bool) -> Nic:
-        return Nic(link=firewall.link_for(nic.ip), bridge="sim", mac=nic.mac, mtu=subnet.mtu)
+    def nic(self, port: Port) -> Nic:
+        return Nic(link=port.link, bridge="sim", mac=port.nic.mac, mtu=port.subnet.mtu)
 
     async def serve(self, subnets: Sequence[Subnet]) -> None:
-        return
+        self.served = tuple(subnets)
 
-    async def plug(self, nic: VmNic, subnet: Subnet) -> None:
-        self.plugged.add(nic.ip)
+    async def plug(self, *ports: Port) -> None:
         loop = asyncio.get_running_loop()
-        for stage in ("dhcp", "metadata"):
-            loop.call_later(0.001, self._reached, nic.ip, stage)
+        for port in ports:
+            self.plugged.add(port.link)
+            for stage in ("dhcp", "metadata") if port.index == 0 else ():
+                loop.call_later(0.001, self._reached, port.vm_ip, stage)
 
-    async def plug_all(self, nics: Sequence[tuple[VmNic, Subnet]]) -> None:
-        for nic, subnet in nics:
-            await self.plug(nic, subnet)
+    async def unplug(self, *ports: Port) -> None:
+        self.plugged -= {port.link for port in ports}
 
-    async def unplug(self, nic: VmNic, subnet: Subnet) -> None:
-        self.plugged.discard(nic.ip)
-
-    async def sweep(self, held: Collection[str], macs: Mapping[str, str]) -> None:
-        self.plugged &= set(held)
+    async def sweep(self, vm_ips: Collection[str]) -> None:
+        known = {link: firewall.port_of(link) for link in self.plugged}
+        self.plugged = {link for link, port in known.items() if port is not None and port[0] in vm_ips}
 
     async def close(self) -> None:
         return

@@ -28,7 +28,7 @@ from atoll.model.lifecycle import Action, begin
 from atoll.model.vm import MAX_OWNERS, VM, Running, VmState, check_console, check_policies, vcpus_for
 from atoll.model.volume import Volume
 from atoll.plan import capacity
-from atoll.plan.addresses import choose, free_addresses, nic_of
+from atoll.plan.addresses import check_gives_key, choose, free_addresses, nic_of
 from atoll.system import clock, steps
 
 _AS_GIVEN = (
@@ -195,7 +195,7 @@ def _with_address(vm: VM, subnet_id: str, identity: Identity, room: Room) -> VM:
         raise Conflict(
             f"moving VM {vm.name}: the content of a volume is on its way", hint="wait until it is there"
         )
-    check_subnet(identity, room.given.subnet(subnet_id), room.operators)
+    check_subnet(identity, check_gives_key(room.given.subnet(subnet_id)), room.operators)
     free = free_addresses(room.given, room.held, room.freed)
     nic = nic_of(*choose(room.given, free, subnet_id, (subnet_id,), room.node))
     return structs.replace(vm, ip=nic.ip, mac=nic.mac, subnet=nic.subnet, ip6=nic.ip6)

@@ -20,7 +20,7 @@ from atoll.model.network import Subnet
 from atoll.model.vm import VM, ConsoleKind, VmNic, VmSpec, VmState, vcpus_for
 from atoll.model.volume import Volume, VolumeFormat, VolumeSpec, VolumeType
 from atoll.plan import capacity
-from atoll.plan.addresses import choose, free_addresses, nic_of
+from atoll.plan.addresses import check_gives_key, choose, free_addresses, nic_of
 from atoll.plan.volumes import place
 
 
@@ -147,17 +147,26 @@ def _nics(spec: VmSpec, identity: Identity, room: Room) -> list[VmNic]:
     for named in filter(None, (spec.subnet, *spec.extra_subnets)):
         check_subnet(identity, room.given.subnet(named), room.operators)
     allowed = [subnet.id for subnet in room.given.subnets if _may_use(identity, subnet, room.operators)]
-    left = [subnet for subnet in allowed if subnet not in spec.extra_subnets]
+    if spec.subnet is not None:
+        check_gives_key(room.given.subnet(spec.subnet))
+    private = [subnet.id for subnet in room.given.subnets if subnet.private]
+    left = [subnet for subnet in allowed if subnet not in (*spec.extra_subnets, *private)]
     if allowed and not left:
         raise PoolEmpty(
             f"creating a VM on {room.node}: no subnet is left for its first interface",
             hint="name fewer extra subnets",
         )
     free = free_addresses(room.given, room.held, room.freed)
-    return [
-        nic_of(*choose(room.given, free, wanted, left, room.node))
-        for wanted in (spec.subnet, *spec.extra_subnets)
-    ]
+    nics: list[VmNic] = []
+    for wanted in (spec.subnet, *spec.extra_subnets):
+        # Where subnets overlap, a guest could not tell two interfaces with one address or MAC apart.
+        own = {mark for nic in nics for mark in nic.marks}
+        apart = {
+            subnet: tuple(one for one in some if own.isdisjoint((one.ip, one.mac)))
+            for subnet, some in free.items()
+        }
+        nics.append(nic_of(*choose(room.given, apart, wanted, left, room.node)))
+    return nics
 
 
 def _may_use(identity: Identity, subnet: Subnet, operators: Operators) -> bool:

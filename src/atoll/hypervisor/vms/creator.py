@@ -25,6 +25,7 @@ from atoll.identity.access import check_owner
 from atoll.model.identity import Identity
 from atoll.model.image import Image
 from atoll.model.vm import VM, VmState
+from atoll.plan.addresses import Place
 from atoll.plan.recovery import Want
 from atoll.system import clock, steps
 from atoll.system.undo import Undo
@@ -54,7 +55,7 @@ class Creator:
         began = clock.monotonic()
         found = await self._made_or_image(request)
         if isinstance(found, VM):
-            check_owner(identity, "vm.create", found, self._bench.facts.operators)
+            check_owner(identity, "vm.create", found, self._bench.operators())
             await self._acknowledgements.expect(found)
             yield Done(found)
             return
@@ -141,7 +142,8 @@ class Creator:
         member = self._pool.choose(vm)
         if member is not None:
             # Again, with that address before all others: more of a VM may follow from its address.
-            room = structs.replace(room, freed=room.freed | {member.vm.ip: -1})
+            first: Place = (member.vm.subnet, member.vm.ip)
+            room = structs.replace(room, freed=room.freed | {first: -1})
             vm = plan_vm(request, identity, image, room, now=now, instance_id=member.vm.instance_id)
         fits = member is not None and member.vm.ip == vm.ip
         if not fits:  # its address was taken from the node meanwhile

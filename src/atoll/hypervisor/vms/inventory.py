@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -19,13 +19,18 @@ from atoll.errors import Conflict, NotFound
 from atoll.hypervisor.vms.records import Record, Records, moved
 from atoll.model.event import EventKind
 from atoll.model.lifecycle import DOWN
-from atoll.model.network import link_local
 from atoll.model.vm import VM, VmState
 from atoll.plan import capacity
+from atoll.plan.addresses import ANYWHERE, Place
 from atoll.serving.signals import Signal
 from atoll.system import steps
 
 log = logging.getLogger(__name__)
+
+Mark = tuple[str, str]
+"""A subnet, and a MAC or an address in it."""
+PortKey = tuple[str, int]
+"""A VM by its own address, and the place of the interface among its interfaces."""
 
 _FRESH = DOWN | {VmState.STARTING}
 _OF_RECORD = frozenset(Record.__struct_fields__) - {"vm"}
@@ -49,11 +54,13 @@ class Inventory:
         self._written: set[asyncio.Task[Any]] = set()
         self._coming: dict[object, VM] = {}
         """VMs as they will be when changes that are being written are on disk."""
-        self._ip_of = {mark: ip for ip, record in vms.items() for mark in marks_of(record.vm)}
+        self._ports: dict[Mark, PortKey] = {}
+        for record in vms.values():
+            self._ports |= _ports_of(record.vm)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self.freed: dict[str, int] = {}
+        self.freed: dict[Place, int] = {}
         """Addresses that were given back; the later, the larger the number."""
-        self.reserved: Callable[[], frozenset[str]] = frozenset
+        self.reserved: Callable[[], frozenset[Place]] = frozenset
         """Addresses that are set aside for what is no VM yet."""
 
     def list(self) -> tuple[VM, ...]:
@@ -96,20 +103,26 @@ class Inventory:
     def records(self) -> tuple[Record, ...]:
         return tuple(self._vms.values())
 
-    def held(self) -> frozenset[str]:
-        """Addresses that something on this node uses, or may use."""
+    def held(self) -> frozenset[Place]:
+        """Addresses that something on this node uses, or may use, each in its subnet."""
         vms = [*(vm for record in self._vms.values() for vm in record.vms), *self._coming.values()]
-        own = {nic.ip for vm in vms for nic in vm.all_nics}
-        return self._records.unreadable | own | self.reserved()
+        own = {(nic.subnet, nic.ip) for vm in vms for nic in vm.all_nics}
+        return self.reserved().union(own, ((ANYWHERE, ip) for ip in self._records.unreadable))
+
+    def keys(self) -> frozenset[str]:
+        """The addresses that are keys: those of all VMs, and of what may be one."""
+        vms = [*(vm for record in self._vms.values() for vm in record.vms), *self._coming.values()]
+        return self._records.unreadable.union((vm.ip for vm in vms), (ip for _, ip in self.reserved()))
 
     def find_by_ip(self, ip: str) -> VM | None:
         """The VM whose key this is."""
         record = self._vms.get(ip)
         return record.vm if record else None
 
-    def find_by_mark(self, mark: str) -> VM | None:
-        """The VM that has this MAC or address, on any of its interfaces."""
-        return self.find_by_ip(self._ip_of.get(mark, ""))
+    def find_port(self, subnet: str, mark: str) -> tuple[VM, int] | None:
+        """The VM that has this MAC or address in a subnet, and the place of that interface among its own."""
+        key = self._ports.get((subnet, mark))
+        return None if key is None else (self._vms[key[0]].vm, key[1])
 
     def find_by_request(self, request_id: str) -> Record | None:
         return next((record for record in self._vms.values() if record.vm.request_id == request_id), None)
@@ -128,7 +141,7 @@ class Inventory:
         """From here on the address is this VM's. Not on disk yet: `update` or `save` does that."""
         vm = record.vm
         self._vms[vm.ip] = record
-        self._ip_of |= dict.fromkeys(marks_of(vm), vm.ip)
+        self._ports |= _ports_of(vm)
         self.changed(EventKind.CREATED, vm)
 
     async def save(self, vm: VM) -> None:
@@ -222,8 +235,8 @@ class Inventory:
         steps.step("move.recorded")
         self._drop(last)
         self._vms[to.ip] = record
-        self._ip_of |= dict.fromkeys(marks_of(to), to.ip)
-        self._free(last.ip)
+        self._ports |= _ports_of(to)
+        self._free((last.subnet, last.ip))
         self.changed(EventKind.DESTROYED, last)
         self.changed(EventKind.CREATED, record.vm)
         return record.vm
@@ -233,27 +246,24 @@ class Inventory:
         await self._records.discard(vm.ip)
         self._drop(last)
         for nic in last.all_nics:
-            self._free(nic.ip)
+            self._free((nic.subnet, nic.ip))
         self.changed(EventKind.DESTROYED, last)
 
     def _drop(self, vm: VM) -> None:
         del self._vms[vm.ip]
-        for mark in marks_of(vm):
-            self._ip_of.pop(mark, None)
+        for mark in _ports_of(vm):
+            self._ports.pop(mark, None)
 
-    def _free(self, ip: str) -> None:
-        self.freed[ip] = max(self.freed.values(), default=0) + 1
+    def _free(self, place: Place) -> None:
+        self.freed[place] = max(self.freed.values(), default=0) + 1
 
     def _none_such(self, reference: str) -> NotFound:
         return NotFound(f"VM {reference!r}: there is none on {self._node}", hint="see: atoll vm list")
 
 
-def marks_of(vm: VM) -> Iterator[str]:
-    """All that tells on the wire that a frame is this VM's: its MACs, and the addresses that go with them. Pure."""
-    for nic in vm.all_nics:
-        yield from (nic.mac, nic.ip)
-        if nic.ip6:
-            yield from (nic.ip6, link_local(nic.mac))
+def _ports_of(vm: VM) -> dict[Mark, PortKey]:
+    """The ports of a VM by all that tells on a wire that a frame is theirs. Pure."""
+    return {(nic.subnet, mark): (vm.ip, index) for index, nic in enumerate(vm.all_nics) for mark in nic.marks}
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:

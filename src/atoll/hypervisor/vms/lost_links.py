@@ -42,8 +42,8 @@ class LostLinks:
             for each in self._vms.list():
                 self._look_later(each)
             return
-        ip = firewall.ip_of(f"vm-{link}")
-        vm = self._vms.find_by_mark(ip) if ip is not None else None
+        port = firewall.port_of(link)
+        vm = self._vms.find_by_ip(port[0]) if port is not None else None
         if vm is not None and there == tells_of_lost(vm):
             self._look_later(vm)
 

@@ -2,7 +2,7 @@
 
     <state>/node.json                   subnets and addresses given to the node; node.json.copy is the same
     <state>/vms/<ip>/vm.json            the record: what the VM is, and what was last asked of it
-    <state>/vms/<ip>/nic-<ip>           an address of an interface beside the first, for when the record is lost
+    <state>/vms/<ip>/nic-<ip>-<subnet>  an interface beside the first, for when the record is lost
     <state>/vms/<ip>/ids-<first>-<n>    the users that it runs as, likewise
     <state>/vms/<ip>/user-data-<hash>   the user data, and what it was before; beside it sockets and logs
     <state>/trash/                      directories on their way out; emptied at start-up
@@ -151,7 +151,7 @@ class Records:
         directory = self.directory(record.vm.ip)
         files.make_dirs(directory, 0o711)
         for nic in record.vm.nics:
-            mark = directory / f"{_NIC}{nic.ip}"
+            mark = directory / f"{_NIC}{nic.ip}-{nic.subnet}"
             if not mark.exists():
                 files.write_durably(mark, b"")
         if record.ids is not None:
@@ -180,7 +180,8 @@ class Records:
                 self._settle_user_data(record.vm)
             except _UNREADABLE as error:
                 log.error("record %s cannot be read and is left alone: %s", path, error)
-                self._unreadable[directory.name] = frozenset((directory.name, *_nics_in(directory)))
+                nics = (ip for ip, _ in _nics_in(directory))
+                self._unreadable[directory.name] = frozenset((directory.name, *nics))
                 self.marked_ids[directory.name] = _ids_in(directory)
                 damaged = self._damaged(directory, error)
                 if damaged is not None:
@@ -268,16 +269,18 @@ def moved(record: Record) -> Record:
     return structs.replace(record, vm=record.moving, moving=None)
 
 
-def damaged(ip: str, others: Collection[str], given: Given, written_at: datetime, why: str) -> Record:
-    """The record of a VM of which no more is known than its addresses. Pure."""
-    wanted = {ip, *others}
+def damaged(
+    ip: str, others: Collection[tuple[str, str]], given: Given, written_at: datetime, why: str
+) -> Record:
+    """The record of a VM of which no more is known than its addresses, the others each with its subnet. Pure."""
     known = {
-        one.ip: nic_of(subnet, one)
+        (one.ip, subnet.id): nic_of(subnet, one)
         for subnet in given.subnets
         for one in given.addresses.get(subnet.id, ())
-        if one.ip in wanted
     }
-    first = known.get(ip, VmNic(ip, mac_for(ip), "unknown"))
+    keys = {subnet.id for subnet in given.subnets if not subnet.private}
+    own = (nic for (own_ip, subnet), nic in known.items() if own_ip == ip and subnet in keys)
+    first = next(own, VmNic(ip, mac_for(ip), "unknown"))
     vm = VM(
         ip=ip,
         mac=first.mac,
@@ -304,9 +307,10 @@ def damaged(ip: str, others: Collection[str], given: Given, written_at: datetime
     return Record(vm, Want.RUNNING, committed=True, boot_id="")
 
 
-def _nics_in(directory: Path) -> list[str]:
-    """The addresses of a VM beside its first, as its directory tells them."""
-    return sorted(path.name.removeprefix(_NIC) for path in directory.glob(f"{_NIC}*"))
+def _nics_in(directory: Path) -> list[tuple[str, str]]:
+    """The addresses of a VM beside its first, each with its subnet, as its directory tells them."""
+    marks = sorted(path.name.removeprefix(_NIC) for path in directory.glob(f"{_NIC}*"))
+    return [(ip, subnet) for ip, _, subnet in (mark.partition("-") for mark in marks)]
 
 
 def _mark(path: Path) -> None:

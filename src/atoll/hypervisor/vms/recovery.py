@@ -41,8 +41,6 @@ class Recovering(Protocol):
 
     async def sweep(self) -> None: ...
 
-    async def clear(self, ip: str) -> None: ...
-
     def begin(self) -> None: ...
 
 
@@ -74,12 +72,11 @@ async def recover(service: Recovering, bench: Workbench, cgroup: str) -> None:
                 await bench.vms.update(vm, **with_volumes(vm, made))
     service.begin()
     steps.step("recovery.begun")
-    for orphan in cgroups.children(cgroup) - bench.vms.held():
+    for orphan in cgroups.children(cgroup) - bench.vms.keys():
         log.warning("cgroup %s/%s belongs to no VM: removed", cgroup, orphan)
         with _logged(f"removing cgroup {cgroup}/{orphan}"):
             cgroups.kill_all(f"{cgroup}/{orphan}")
             cgroups.remove(f"{cgroup}/{orphan}")
-            await service.clear(orphan)
     steps.step("recovery.done")
 
 

@@ -11,7 +11,7 @@ from atoll.identity.roles import RoleCallers
 from atoll.model.node import Capacity, DriverInfo, Overcommit
 from atoll.model.vm import VM
 from atoll.model.volume import Volume
-from atoll.plan.addresses import Given
+from atoll.plan.addresses import Given, Place
 from atoll.plan.policies import Backoff
 from atoll.plan.volumes import Space
 
@@ -43,9 +43,9 @@ class Room(Struct, frozen=True):
     total: Capacity
     vms: tuple[VM, ...]
     given: Given
-    held: Collection[str]
+    held: Collection[Place]
     """Addresses that are in use."""
-    freed: dict[str, int]
+    freed: dict[Place, int]
     """When addresses were given back, as a count: the later the larger."""
     has_roles: bool = False
     """Somebody issues credentials for the roles of VMs here."""

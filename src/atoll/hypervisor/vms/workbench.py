@@ -12,6 +12,7 @@ from atoll.hypervisor.network.holdings import Holdings
 from atoll.hypervisor.vms.inventory import Inventory
 from atoll.hypervisor.vms.records import Records
 from atoll.hypervisor.vms.room import NodeFacts, Room
+from atoll.identity.access import Operators
 from atoll.images.store import ImageStore
 from atoll.model.node import Capacity
 from atoll.model.volume import Volume
@@ -52,11 +53,19 @@ class Workbench(Struct, frozen=True):
     stores: VolumeStores
     background: Supervisor
 
+    def operators(self) -> Operators:
+        """Those that the node's configuration names, and those that it was given as owners."""
+        named, given = self.facts.operators, self.holdings.given
+        return Operators(
+            users=tuple(dict.fromkeys((*named.users, *given.owner_users))),
+            groups=tuple(dict.fromkeys((*named.groups, *given.owner_groups))),
+        )
+
     def room(self) -> Room:
         """What the node has at this moment."""
         return Room(
             node=self.facts.name,
-            operators=self.facts.operators,
+            operators=self.operators(),
             total=self.facts.total,
             vms=self.vms.accounted(),
             given=self.holdings.given,

@@ -33,11 +33,11 @@ def library(folder: Path, tmp_path: Path) -> Library:
         boot=DirectBoot("k", "k", "quiet", loader_kernel="b"),
         files={"k": tmp_path / "k", "b": tmp_path / "b"},
     )
-    return Library(folder, {MINE.ip: MINE, OTHER.ip: OTHER}.get, images)
+    return Library(folder, images)
 
 
-def read(library: Library, name: str, ip: str = MINE.ip) -> bytes | Missing:
-    content = library.open(ip, name)
+def read(library: Library, name: str, client: Client = MINE) -> bytes | Missing:
+    content = library.open(client, name)
     if isinstance(content, Missing):
         return content
     try:
@@ -55,12 +55,12 @@ def test_a_machine_gets_its_own_file_then_that_of_its_address_then_that_of_all(
     assert read(library, "/f") == b"address"
     (folder / MINE.mac / "f").write_text("own")
     assert read(library, "f") == b"own"
-    assert read(library, "f", OTHER.ip) == b"all"
+    assert read(library, "f", OTHER) == b"all"
 
 
 def test_a_stranger_gets_nothing(library: Library, folder: Path) -> None:
     (folder / "netboot" / "f").write_text("all")
-    assert library.open("10.1.0.7", "f") is Missing.STRANGER
+    assert library.open(None, "f") is Missing.STRANGER
 
 
 def test_a_machine_cannot_read_what_is_another_ones(library: Library, folder: Path) -> None:
@@ -99,7 +99,7 @@ def test_the_image_of_a_machine_boots_where_no_folder_says_otherwise(library: Li
 
 
 def test_a_machine_without_an_image_has_no_script(library: Library) -> None:
-    assert read(library, "boot.ipxe", OTHER.ip) is Missing.NOT_THERE
+    assert read(library, "boot.ipxe", OTHER) is Missing.NOT_THERE
 
 
 def test_bytes_are_read_from_anywhere() -> None:
@@ -117,5 +117,5 @@ def test_a_vm_boots_the_image_that_it_was_made_of_and_other_machines_the_newest(
             images.add("tiny", kinds=("qemu",), boot=DirectBoot("k", "k"), files={"k": tmp_path / "k"})
         )
     vm = Client("10.1.0.7", "52:54:0a:01:00:07", "tiny", made[0].digest)
-    library = Library(folder, {vm.ip: vm, MINE.ip: MINE}.get, images)
-    assert (read(library, KERNEL, vm.ip), read(library, KERNEL)) == (b"old", b"new")
+    library = Library(folder, images)
+    assert (read(library, KERNEL, vm), read(library, KERNEL)) == (b"old", b"new")

@@ -40,7 +40,7 @@ def test_each_interface_of_a_vm_has_a_lease_and_the_first_alone_is_its_way_out()
     nic = VmNic("10.2.0.5", "52:54:0a:02:00:05", "dmz")
     node.given = node.given.add_subnet(Subnet("dmz", "10.2.0.0/24", "10.2.0.1"))
     node.vms = [structs.replace(WEB, nics=(nic,))]
-    told = {mac: node.leases.of_vm(node.vms[0], mac) for mac in (WEB.mac, nic.mac)}
+    told = {one.mac: one for one in (node.leases.of_vm(node.vms[0], index) for index in (0, 1))}
     assert {
         mac: (one.ip, one.subnet.id, one.hostname, one.is_default_route) for mac, one in told.items()
     } == {
@@ -49,44 +49,50 @@ def test_each_interface_of_a_vm_has_a_lease_and_the_first_alone_is_its_way_out()
     }
     listed = [(lease.ip, lease.hostname, lease.subnet, lease.holder) for lease in node.leases.list()]
     assert (nic.ip, "web", "dmz", Holder.VM) in listed
-    assert node.leases.macs("dmz") == [nic.mac]
-    assert node.leases.macs("lan") == [WEB.mac, RACK.mac]
+    assert [lease.mac for lease in node.leases.all_of("dmz")] == [nic.mac]
+    assert [lease.mac for lease in node.leases.all_of("lan")] == [WEB.mac, RACK.mac]
 
 
 def test_what_a_machine_does_with_its_lease_is_seen() -> None:
     node = Node()
-    node.leases.note(WEB.ip, LeaseState.BOUND)
+    node.leases.note("lan", WEB.mac, LeaseState.BOUND)
     (web, _) = node.leases.list()
     assert (web.state, web.changed_at) == (LeaseState.BOUND, NOON)
     assert web.expires_at is not None
-    node.leases.note(WEB.ip, LeaseState.RELEASED)
+    node.leases.note("lan", WEB.mac, LeaseState.RELEASED)
     assert node.states() == {"web": "released", "rack1": "unused"}
 
 
 def test_the_next_vm_on_an_address_begins_anew() -> None:
     node = Node()
-    node.leases.note(WEB.ip, LeaseState.BOUND)
-    node.leases.forget(WEB.ip)
+    node.leases.note("lan", WEB.mac, LeaseState.BOUND)
+    node.leases.forget("lan", WEB.mac)
     assert node.states()["web"] == "unused"
 
 
 def test_a_machine_is_told_to_come_to_the_service_address_of_its_subnet() -> None:
     node = Node()
-    lease = node.leases.of_machine(RACK.mac)
-    assert lease is not None
+    lease = node.leases.of_machine(RACK)
     assert (lease.server, lease.boot.image) == (METADATA_IP, "tiny")
     node.given = Given().add_subnet(structs.replace(LAN, service_ip="10.1.0.2")).add_lease(RACK)
-    lease = node.leases.of_machine(RACK.mac)
-    assert lease is not None
-    assert lease.server == "10.1.0.2"
-    assert node.leases.of_machine("52:54:00:00:00:77") is None
+    assert node.leases.of_machine(RACK).server == "10.1.0.2"
 
 
-def test_a_vm_boots_its_own_image_and_a_machine_that_of_its_lease() -> None:
+def test_a_machine_is_found_by_its_mac_or_address_in_its_subnet() -> None:
     leases = Node().leases
-    assert leases.client(WEB.ip, WEB).image == "appliance"  # type: ignore[union-attr]
-    assert leases.client(RACK.ip, None).image == "tiny"  # type: ignore[union-attr]
-    assert leases.client("10.1.0.77", None) is None
+    assert leases.find_machine("lan", RACK.mac) is leases.find_machine("lan", RACK.ip) is RACK
+    assert leases.find_machine("lan", "52:54:00:00:00:77") is None
+    assert leases.find_machine("dmz", RACK.mac) is None
+
+
+def test_a_note_is_of_one_subnet_where_two_have_the_same_mac() -> None:
+    node = Node()
+    tenant = Subnet("tenant", "10.1.0.0/24", "10.1.0.1", private=True)
+    node.given = node.given.add_subnet(tenant).add_lease(
+        structs.replace(RACK, hostname="twin", subnet="tenant")
+    )
+    node.leases.note("tenant", RACK.mac, LeaseState.BOUND)
+    assert node.states() == {"web": "unused", "rack1": "unused", "twin": "bound"}
 
 
 async def test_a_reader_sees_all_leases_then_each_that_changes_comes_or_goes() -> None:
@@ -103,10 +109,10 @@ async def test_a_reader_sees_all_leases_then_each_that_changes_comes_or_goes() -
 
     watcher = asyncio.create_task(watch())
     assert [await news(), await news()] == [("web", "unused"), ("rack1", "unused")]
-    node.leases.note(RACK.ip, LeaseState.BOUND)
+    node.leases.note("lan", RACK.mac, LeaseState.BOUND)
     assert await news() == ("rack1", "bound")
     node.vms.clear()
-    node.leases.forget(WEB.ip)
+    node.leases.forget("lan", WEB.mac)
     assert await news() == ("web", "gone")
     node.leases.wake()
     await asyncio.sleep(0)

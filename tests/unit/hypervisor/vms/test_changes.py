@@ -62,7 +62,7 @@ def changed(before: VM, identity: Identity = ANN, others: tuple[VM, ...] = (), *
         total=Capacity(milli_cpus=4000, memory_mib=1024, disk_mib=0),
         vms=(before, *others),
         given=GIVEN,
-        held={before.ip, *(other.ip for other in others)},
+        held={(one.subnet, one.ip) for one in (before, *others)},
         freed={},
         cores=2,
     )
@@ -191,7 +191,7 @@ def test_what_cannot_be_is_refused_with_the_reason(
 
 
 def test_a_subnet_without_a_free_address_is_refused():
-    taken = structs.replace(OTHER, ip="10.2.0.5")
+    taken = structs.replace(OTHER, ip="10.2.0.5", subnet="dmz")
     with pytest.raises(PoolEmpty):
         changed(DOWN, others=(taken,), subnet="dmz")
 

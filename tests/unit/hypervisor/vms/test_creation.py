@@ -60,7 +60,7 @@ def test_every_input_can_be_read_back():
 
 def test_the_next_vm_gets_the_next_address():
     first = planned()
-    second = planned(name="web2", room=structs.replace(ROOM, vms=(first,), held={first.ip}))
+    second = planned(name="web2", room=structs.replace(ROOM, vms=(first,), held={("lan", first.ip)}))
     assert (first.ip, second.ip) == ("10.1.0.5", "10.1.0.6")
 
 
@@ -70,8 +70,8 @@ def test_a_subnet_that_is_for_others_is_passed_over_and_can_be_asked_for_by_them
     assert planned(OPERATOR, subnet="private").subnet == "private"
 
 
-FULL = structs.replace(ROOM, held={"10.1.0.5", "10.1.0.6"})
-TAKEN = structs.replace(ROOM, vms=(planned(),), held={"10.1.0.5"})
+FULL = structs.replace(ROOM, held={("lan", "10.1.0.5"), ("lan", "10.1.0.6")})
+TAKEN = structs.replace(ROOM, vms=(planned(),), held={("lan", "10.1.0.5")})
 
 
 @pytest.mark.parametrize(
@@ -104,4 +104,4 @@ def test_an_operator_may_make_a_vm_for_somebody_else():
 
 def test_what_is_denied_is_not_told_whether_there_is_room():
     with pytest.raises(Denied):
-        planned(subnet="private", room=structs.replace(ROOM, held={"10.2.0.5"}))
+        planned(subnet="private", room=structs.replace(ROOM, held={("private", "10.2.0.5")}))

@@ -90,7 +90,9 @@ def test_what_cannot_be_is_refused_with_the_reason(spec: dict[str, Any], kind: t
         planned(**spec)
 
 
-@pytest.mark.parametrize("held", ["10.2.0.5", "10.1.0.5 10.1.0.6"])
+@pytest.mark.parametrize("held", ["storage 10.2.0.5", "lan 10.1.0.5 lan 10.1.0.6"])
 def test_a_vm_gets_all_of_its_addresses_or_is_refused(held: str):
     with pytest.raises(PoolEmpty, match="no free address in subnet (lan|storage)"):
-        planned(room=structs.replace(ROOM, held=held.split()), subnet="lan", extra_subnets=("storage",))
+        words = held.split()
+        room = structs.replace(ROOM, held=set(zip(words[::2], words[1::2], strict=True)))
+        planned(room=room, subnet="lan", extra_subnets=("storage",))

@@ -77,7 +77,7 @@ async def claimed(inventory: Inventory, one: VM | None = None) -> VM:
 async def test_a_vm_is_found_by_everything_it_is_known_by(inventory: Inventory):
     one = await claimed(inventory)
     assert inventory.show("web") is inventory.show(IP) is one
-    assert inventory.find_by_mark(one.mac) is one
+    assert inventory.find_port("lan", one.mac) == (one, 0)
     assert inventory.find_by_request("r-i-1").vm is one
     with pytest.raises(NotFound, match="VM 'db': there is none on n1"):
         inventory.show("db")
@@ -151,9 +151,9 @@ async def test_a_vm_that_is_forgotten_is_known_by_nothing(inventory: Inventory, 
     one = await claimed(inventory)
     await inventory.forget(one)
     assert inventory.list() == ()
-    assert inventory.find_by_mark(one.mac) is inventory.find_by_ip(IP) is None
+    assert inventory.find_port("lan", one.mac) is inventory.find_by_ip(IP) is None
     assert inventory.held() == frozenset()
-    assert inventory.freed == {IP: 1}
+    assert inventory.freed == {("lan", IP): 1}
     assert records.load() == {}
     assert told[-1] == (EventKind.DESTROYED, VmState.STARTING)
 
@@ -201,11 +201,13 @@ async def test_one_who_waits_gets_the_vm_as_it_is_then(inventory: Inventory):
 async def test_addresses_whose_records_cannot_be_read_are_held(inventory: Inventory, records: Records):
     directory = records.directory("10.1.0.9")
     directory.mkdir()
-    for name in ("vm.json", "nic-10.2.0.9"):
+    for name in ("vm.json", "nic-10.2.0.9-storage"):
         (directory / name).touch()
     records.load()
     await claimed(inventory)
-    assert inventory.held() == {IP, "10.1.0.9", "10.2.0.9"}
+    # In which subnet they are is not known for sure: they are held in all of them.
+    assert inventory.held() == {("lan", IP), ("", "10.1.0.9"), ("", "10.2.0.9")}
+    assert inventory.keys() >= {IP, "10.1.0.9"}
 
 
 # --- with several interfaces
@@ -221,33 +223,51 @@ def several(instance_id: str = "i-1", name: str = "web", ip: str = IP) -> VM:
 async def test_a_vm_is_found_by_all_that_its_interfaces_have(inventory: Inventory):
     one = await claimed(inventory, several())
     link_local = "fe80::5054:aff:fe02:5"
-    for mark in (IP, one.mac, STORAGE.ip, STORAGE.mac, STORAGE.ip6, link_local):
-        assert inventory.find_by_mark(mark) is one
+    for mark in (IP, one.mac):
+        assert inventory.find_port("lan", mark) == (one, 0)
+    for mark in (STORAGE.ip, STORAGE.mac, STORAGE.ip6, link_local):
+        assert inventory.find_port("storage", mark) == (one, 1)
+        assert inventory.find_port("lan", mark) is None
     # Its key is the first, and no other.
     assert inventory.find_by_ip(STORAGE.ip) is None
     await inventory.forget(one)
-    assert inventory.find_by_mark(STORAGE.ip) is inventory.find_by_mark(STORAGE.mac) is None
+    assert inventory.find_port("storage", STORAGE.ip) is inventory.find_port("storage", STORAGE.mac) is None
 
 
 async def test_all_addresses_of_a_vm_are_held_and_freed_together(inventory: Inventory):
     one = await claimed(inventory, several())
-    assert inventory.held() == {IP, STORAGE.ip}
+    places = {("lan", IP), ("storage", STORAGE.ip)}
+    assert inventory.held() == places
+    assert inventory.keys() == {IP}
     await inventory.forget(one)
     assert inventory.held() == frozenset()
-    assert inventory.freed.keys() == {IP, STORAGE.ip}
+    assert inventory.freed.keys() == places
 
 
 async def test_a_vm_that_moves_keeps_its_other_interfaces(inventory: Inventory):
     one = await claimed(inventory, several())
     to = structs.replace(one, ip="10.3.0.5", mac=mac_for("10.3.0.5"), subnet="dmz")
-    held: list[frozenset[str]] = []
+    held: list[frozenset[tuple[str, str]]] = []
 
     async def carry(source: str, target: str) -> None:
         held.append(inventory.held())
 
     new = await inventory.move(one, to, carry)
-    assert held == [{IP, "10.3.0.5", STORAGE.ip}]
-    assert inventory.held() == {"10.3.0.5", STORAGE.ip}
-    assert inventory.freed.keys() == {IP}
-    assert inventory.find_by_mark(STORAGE.mac) is inventory.find_by_mark(to.mac) is new
-    assert inventory.find_by_mark(one.mac) is None
+    assert held == [{("lan", IP), ("dmz", "10.3.0.5"), ("storage", STORAGE.ip)}]
+    assert inventory.held() == {("dmz", "10.3.0.5"), ("storage", STORAGE.ip)}
+    assert inventory.freed.keys() == {("lan", IP)}
+    assert inventory.find_port("storage", STORAGE.mac) == (new, 1)
+    assert inventory.find_port("dmz", to.mac) == (new, 0)
+    assert inventory.find_port("lan", one.mac) is None
+
+
+async def test_the_same_address_in_two_subnets_is_two_ports(inventory: Inventory):
+    one, other = vm(), structs.replace(vm("i-2", "db", "10.1.0.6"), nics=(VmNic(IP, mac_for(IP), "tenant"),))
+    for each in (one, other):
+        await claimed(inventory, each)
+    for mark in (IP, mac_for(IP)):
+        assert inventory.find_port("lan", mark) == (one, 0)
+        assert inventory.find_port("tenant", mark) == (other, 1)
+    await inventory.forget(other)
+    assert inventory.find_port("lan", IP) == (one, 0)
+    assert inventory.find_port("tenant", IP) is None
