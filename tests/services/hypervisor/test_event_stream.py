@@ -168,9 +168,8 @@ async def test_a_reader_that_went_away_is_not_kept(ann, node, until, monkeypatch
     monkeypatch.setattr("atoll.api.server.HEARTBEAT_S", 0.03)
     async with aclosing(ann.stream(api.EVENTS, query=Since())) as events:
         await anext(events)
-        waiting = node.service.events._news
-        assert waiting._waiters
-    await until(lambda: not waiting._waiters)
+        await until(lambda: node.service.events._news._waiters)
+    await until(lambda: not node.service.events._news._waiters)
 
 
 async def test_a_place_that_makes_no_sense_is_refused(ann):

@@ -69,7 +69,7 @@ class Cloud:
         async def who(call: Call[None, None]) -> str:
             return call.identity.user
 
-        gate = CertificateGate(self.tls.peers, Operators(), now=self.time)
+        gate = CertificateGate(self.tls.peers, Operators, now=self.time)
         runner = web.AppRunner(application([bind(WHO, who)], gate, 1000), access_log=None)
         await runner.setup()
         try:

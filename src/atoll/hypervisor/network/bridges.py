@@ -304,8 +304,7 @@ class Bridges:
             some = new[first : first + PLUGGED_AT_ONCE]
             found = itertools.chain.from_iterable(self._elements.get(port.link, ()) for port, _ in some)
             elements = {port.link: firewall.elements(wanted) for port, wanted in some}
-            wanted = set().union(*elements.values())
-            if script := firewall.change(set(found), wanted):
+            if script := firewall.change(set(found), set().union(*elements.values())):
                 await nft.run(script)
             self._elements |= elements
             self._set_neighbours(some)
