@@ -76,6 +76,8 @@ def make_image(directory: Path, init: str = _INIT) -> Image:
 class ContainerLab(Lab):
     """What the labs of both kinds have in common."""
 
+    kind = ""
+
     def __init__(self, directory: Path, image: Image) -> None:
         super().__init__(directory)
         self.image = image
@@ -95,7 +97,7 @@ class ContainerLab(Lab):
             namespaces.delete(self.namespace)
 
     def make_machine(self, ip: str, directory: Path) -> Machine:
-        group = f"{self.group}/{ip}"
+        group = f"{self.group}/{self.kind}/{ip}"
         cgroups.ensure(group, cgroups.Limits(memory_mib=128, pids=64))
         replace = msgspec.structs.replace
         machine = machine_of(
@@ -184,7 +186,8 @@ class ContainerLab(Lab):
 
 
 class LxcLab(ContainerLab):
-    kept = frozenset({"file console.log", "file disk"})
+    kind = "lxc"
+    kept = frozenset({"file console.log", "file lxc"})
 
     def make_driver(self, exits: Exits) -> LxcDriver:
         return LxcDriver(exits, self.directory / "roots", namespace=self.namespace)
@@ -205,6 +208,8 @@ class LxcLab(ContainerLab):
 
 class DockerLab(ContainerLab):
     """`ask` is a way to look at what the engine holds that is not the driver's own."""
+
+    kind = "docker"
 
     def __init__(self, directory: Path, image: Image, socket: Path, ask: Ask) -> None:
         super().__init__(directory, image)

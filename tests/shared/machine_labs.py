@@ -246,7 +246,7 @@ class QemuLab(Lab):
         return QemuDriver("tcg", exits, namespace=self.namespace)
 
     def make_machine(self, ip: str, directory: Path) -> Machine:
-        group = f"{self.group}/{ip}"
+        group = f"{self.group}/qemu/{ip}"
         cgroups.ensure(group, cgroups.Limits(memory_mib=512, pids=64))
         machine = machine_of(ip, directory, self.boot, group, f"xd{ip.rpartition('.')[2]}")
         return msgspec.structs.replace(machine, machine_type=self.board)
@@ -262,7 +262,7 @@ class QemuLab(Lab):
         broken = [
             replace(machine, initrd=self.directory / "missing"),
             replace(machine, nic=replace(machine.nic, bridge="xdrvnone")),
-            replace(machine, cgroup=f"{self.group}/missing"),
+            replace(machine, cgroup=f"{self.group}/qemu/missing"),
             replace(machine, memory_mib=1 << 40),  # refused by QEMU itself
         ]
         driver = self.driver(exits)
@@ -327,7 +327,7 @@ class QemuLab(Lab):
         """Until QEMU knows that its guest has ended. An agent would hold the monitor: only without."""
         heard: list[Exit] = []
         monitor = Monitor("lab", heard.append)
-        await monitor.connect(machine.directory / "monitor.sock", PATIENCE_S)
+        await monitor.connect(record.monitor_path(machine), PATIENCE_S)
         typing = await open_line(monitor)
         os.write(typing, line)
         await until(lambda: bool(heard))

@@ -311,7 +311,7 @@ class Lab:
         assert self.chains() == links, "firewall chains do not fit the VMs that run"
         assert self.neighbours() == running, "neighbours do not fit the VMs that run"
         qemus = {vm.ip for vm in listed if vm.state is VmState.RUNNING and vm.driver == "qemu"}
-        assert cgroups.children(f"atoll/{self.cloud.facts['id']}") == qemus, (
+        assert cgroups.children(f"atoll/{self.cloud.facts['id']}/qemu") == qemus, (
             "cgroups do not fit the VMs that run"
         )
         with Links(self.cloud.namespace) as here:

@@ -66,8 +66,12 @@ def containers(socket: Path, cloud: Cli) -> list[str]:
     return [one["Names"][0] for one in listed if one["Labels"].get("atoll.cgroup", "").startswith(prefix)]
 
 
-def processes_of(cloud: Cli, ip: str) -> set[str]:
-    found = {Path(f"/proc/{pid}/comm") for pid in processes.processes_in(cloud.group(ip))}
+def pids_of(cloud: Cli, vm: dict[str, Any]) -> tuple[int, ...]:
+    return processes.processes_in(cloud.group(vm["ip"], vm["driver"]))
+
+
+def processes_of(cloud: Cli, ip: str, kind: str) -> set[str]:
+    found = {Path(f"/proc/{pid}/comm") for pid in processes.processes_in(cloud.group(ip, kind))}
     return {path.read_text().strip() for path in found if path.exists()}
 
 
@@ -99,7 +103,7 @@ def test_the_list_shows_the_kinds_and_every_stage_of_each(mixed: Cli) -> None:
 
 
 def test_each_kind_runs_as_what_it_says(mixed: Cli) -> None:
-    running = {kind: processes_of(mixed, vm["ip"]) for kind, vm in vms(mixed).items()}
+    running = {kind: processes_of(mixed, vm["ip"], kind) for kind, vm in vms(mixed).items()}
     assert running["qemu"] == {"qemu-system-x86"}
     assert running["lxc"] == {"sh", "tail", "lxc-start", "init"}
     assert running["docker"] == {"init"}
@@ -150,7 +154,7 @@ def test_all_kinds_run_on_without_an_agent_and_are_found_again(mixed: Cli, engin
 def test_the_same_commands_stop_start_and_reboot(mixed: Cli, kind: str) -> None:
     name, ip = f"a-{kind}", vms(mixed)[kind]["ip"]
     assert mixed.json("vm", "stop", name)["reason"] == ""
-    assert processes_of(mixed, ip) == set()
+    assert processes_of(mixed, ip, kind) == set()
     mixed("vm", "start", name, "--wait-for", "port:80")
     assert mixed.ask(ip)["hostname"] == name
     mixed("vm", "reboot", name, "--wait-for", "port:80")
@@ -181,14 +185,14 @@ def test_an_lxc_container_reboots_itself_and_stays_the_same_vm(mixed: Cli) -> No
 @pytest.mark.parametrize("kind", ["lxc", "docker"])
 def test_a_container_that_dies_is_seen_as_crashed_and_can_be_started_again(mixed: Cli, kind: str) -> None:
     name, ip = f"a-{kind}", vms(mixed)[kind]["ip"]
-    os.kill(init_of(mixed, ip), 9)
+    os.kill(init_of(mixed, ip, kind), 9)
     assert mixed.until(name, "crashed")["reason"] == "the machine ended unexpectedly"
     mixed("vm", "start", name, "--wait-for", "port:80")
     assert mixed.ask(ip)["hostname"] == name
 
 
-def init_of(cloud: Cli, ip: str) -> int:
-    for pid in processes.processes_in(cloud.group(ip)):
+def init_of(cloud: Cli, ip: str, kind: str) -> int:
+    for pid in processes.processes_in(cloud.group(ip, kind)):
         if Path(f"/proc/{pid}/comm").read_text() == "init\n":
             return pid
     raise AssertionError(f"there is no init at {ip}")
@@ -199,7 +203,7 @@ def test_a_destroyed_vm_of_any_kind_leaves_nothing(mixed: Cli, engine_socket: Pa
         ip = mixed.create(f"short-{kind}", "--driver", kind)["ip"]
         mixed.destroy(f"short-{kind}")
         assert list((mixed.directory / "node").glob(f"*/{ip}*")) == []
-        assert groups_of(mixed.group(ip)) == []
+        assert groups_of(mixed.group(ip, kind)) == []
         with Links(mixed.namespace) as links:
             assert not any(name.startswith(link_for(ip)) for name in links.names())
         assert not any(name.endswith(ip) for name in containers(engine_socket, mixed))
@@ -213,7 +217,7 @@ def groups_of(name: str) -> list[Path]:
 
 def test_destroying_the_cloud_leaves_nothing_of_any_kind(mixed: Cli, engine_socket: Path) -> None:
     listed, facts = vms(mixed), mixed.facts
-    known = {pid for vm in listed.values() for pid in processes.processes_in(mixed.group(vm["ip"]))}
+    known = {pid for vm in listed.values() for pid in pids_of(mixed, vm)}
     assert known
     mixed("down", "--destroy", "--yes")
     assert not mixed.directory.exists()

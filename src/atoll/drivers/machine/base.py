@@ -44,7 +44,11 @@ class Disk(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True):
-    """All that a driver needs to run one VM. `directory` is the VM's own, `cgroup` exists already."""
+    """All that a driver needs to run one VM. `directory` is the VM's own, `cgroup` exists already.
+
+    `console.log` is in the VM's directory itself, whatever kind writes it. All else that a driver keeps is in a
+    directory there that has the driver's name, and the cgroup is one of that kind: no kind trips over another's.
+    """
 
     ip: str
     name: str

@@ -1,4 +1,4 @@
-"""Simulated machines. Each is a file, `sim.json`, in its VM's directory, and so survives its agent.
+"""Simulated machines. Each is a file, `sim/record.json`, in its VM's directory, and so survives its agent.
 
 Deterministic: no process, no clock, no sleep. Guests obey at once unless they are told to be deaf; every step
 can be made to fail. The guest's own doings (power off, crash) are methods here, for those who play the guest.
@@ -30,7 +30,8 @@ STEPS = (
 )
 """Where a fault can strike. `started` is the last moment of a start, when all of it has to be undone."""
 
-_RECORD = "sim.json"
+_OWN = "sim"
+_RECORD = "sim/record.json"
 _TEMPLATE = "sim-template.json"
 _CONSOLE_LOG = "console.log"
 _RECORD_LIMIT = 4096
@@ -196,7 +197,7 @@ class SimDriver:
         self.faults.strike("kill", machine.ip)
         self._watched.discard(machine.ip)
         await self._hang_up(machine)
-        files.remove_tree(machine.directory / _RECORD)
+        files.remove_tree(machine.directory / _OWN)
 
     async def reset(self, machine: Machine) -> None:
         self.faults.strike("reset", machine.ip)
@@ -296,7 +297,7 @@ class SimDriver:
         async with Undo() as undo:
             if not log.exists():
                 undo.add(files.remove_tree, log)
-            undo.add(files.remove_tree, machine.directory / _RECORD)
+            undo.add(files.remove_tree, machine.directory / _OWN)
             for disk in machine.disks:
                 _check_there(disk)
             names = tuple(disk.name for disk in machine.disks)
@@ -354,6 +355,7 @@ def _read(machine: Machine) -> Record | None:
 
 
 def _write(machine: Machine, record: Record) -> None:
+    files.make_dirs(machine.directory / _OWN)
     files.write_durably(machine.directory / _RECORD, msgspec.json.encode(record))
 
 

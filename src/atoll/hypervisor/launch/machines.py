@@ -90,8 +90,11 @@ class Machines:
             raise NotFound(f"driver {name!r}: not on this node", hint=f"there are: {known}")
         return self._drivers[name]
 
-    def machine(self, vm: VM) -> Machine:
-        """What the driver is told of a VM that is there: all but what it boots, which may be gone by now."""
+    def machine(self, vm: VM, kind: str = "") -> Machine:
+        """What the driver is told of a VM that is there: all but what it boots, which may be gone by now.
+
+        `kind`: whose machine it is, where that is not known of the VM.
+        """
         first, *others = (
             self._network.nic(nic, self._subnet_of(nic), is_default_route=nic.ip == vm.ip)
             for nic in vm.all_nics
@@ -109,7 +112,7 @@ class Machines:
             nic=first,
             extra_nics=tuple(others),
             directory=self._directory(vm.ip),
-            cgroup=self.group(vm),
+            cgroup=self.group(vm, kind),
             uid=uid_for(vm.ip),
             serial=serial_number(vm, self._subnet_of(vm)),
             milli_cpus=vm.milli_cpus,
@@ -136,8 +139,9 @@ class Machines:
         """Whether a VM of its kind has its address once it is started, and asks nobody for one."""
         return isinstance(self.driver(vm.driver), GivesAddress)
 
-    def group(self, vm: VM) -> str:
-        return f"{self._cgroup}/{vm.ip}"
+    def group(self, vm: VM, kind: str = "") -> str:
+        """Its cgroup, which is one of its kind."""
+        return f"{self._cgroup}/{kind or vm.driver}/{vm.ip}"
 
     async def launch(self, vm: VM, *, pooled: bool = False) -> StartedBy:
         """Everything of a running VM, or nothing, in the quickest way that works. `pooled`: it runs already.
@@ -253,17 +257,15 @@ class Machines:
 
     async def seen(self, vm: VM) -> Seen | None:
         """The machine as it is on this host; None when there is none."""
-        for driver in self._drivers_of(vm):
-            found = await driver.inspect([self.machine(vm)])
+        for kind in self._kinds_of(vm):
+            found = await self.driver(kind).inspect([self.machine(vm, kind)])
             if vm.ip in found:
                 return found[vm.ip]
         return None
 
-    def _drivers_of(self, vm: VM) -> tuple[MachineDriver, ...]:
-        """The one that runs it; of a damaged VM, any may."""
-        if vm.driver == UNKNOWN_DRIVER:
-            return tuple(self._drivers.values())
-        return (self.driver(vm.driver),)
+    def _kinds_of(self, vm: VM) -> tuple[str, ...]:
+        """The one that it is of; a damaged VM may be of any."""
+        return tuple(self._drivers) if vm.driver == UNKNOWN_DRIVER else (vm.driver,)
 
     async def adopt(self, vm: VM) -> None:
         """A machine that runs already: give it back its place in the network and its limits."""
@@ -294,8 +296,8 @@ class Machines:
 
     async def halt(self, vm: VM) -> None:
         """Leave nothing of it running. Already gone is success."""
-        for driver in self._drivers_of(vm):
-            await driver.kill(self.machine(vm))
+        for kind in self._kinds_of(vm):
+            await self.driver(kind).kill(self.machine(vm, kind))
         steps.step("halt.killed")
         await self.release(vm)
 
@@ -304,5 +306,6 @@ class Machines:
         for nic in vm.all_nics:
             await self._network.unplug(nic, self._subnet_of(nic))
             steps.step("halt.unplugged")
-        cgroups.remove(self.group(vm))
+        for kind in self._kinds_of(vm):
+            cgroups.remove(self.group(vm, kind))
         steps.step("halt.released")

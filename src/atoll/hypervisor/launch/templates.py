@@ -70,7 +70,7 @@ class Templates:
         self._drivers = drivers
         self._overheads_mib = overheads_mib
         self._images = images
-        self._cgroup = f"{cgroup}/{NAME}"
+        self._cgroup = cgroup
         self._changed = changed
         self._held: dict[str, _Held] = {}
         self._wanted: dict[str, TemplateSpec] = {}
@@ -233,7 +233,7 @@ class Templates:
             cmdline=image.boot.cmdline,
             nic=Nic(link="at-template", bridge="", mac=MAC, mtu=spec.mtu),
             directory=self._root / "making",
-            cgroup=self._cgroup,
+            cgroup=f"{self._cgroup}/{spec.driver}/{NAME}",
             uid=UID,
             rootfs=self._images.path(image, image.rootfs) if image.rootfs else None,
             image_digest=image.digest,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from atoll.drivers.machine.base import Exit, Seen
 from atoll.errors import AtollError
@@ -46,13 +46,19 @@ async def recover(
         await service.sweep()
     service.begin()
     steps.step("recovery.begun")
-    for orphan in cgroups.children(cgroup) - service.held():
-        log.warning("cgroup %s/%s belongs to no VM: removed", cgroup, orphan)
-        with _logged(f"removing cgroup {cgroup}/{orphan}"):
-            cgroups.kill_all(f"{cgroup}/{orphan}")
-            cgroups.remove(f"{cgroup}/{orphan}")
-            await service.clear(orphan)
+    for group in _orphans(cgroup, service.held()):
+        log.warning("cgroup %s belongs to no VM: removed", group)
+        with _logged(f"removing cgroup {group}"):
+            cgroups.kill_all(group)
+            cgroups.remove(group)
+            await service.clear(group.rpartition("/")[2])
     steps.step("recovery.done")
+
+
+def _orphans(cgroup: str, held: Collection[str]) -> list[str]:
+    """The groups of machines, which are below those of their kinds, that are at no VM's address."""
+    kinds = [f"{cgroup}/{kind}" for kind in cgroups.children(cgroup)]
+    return [f"{kind}/{ip}" for kind in sorted(kinds) for ip in sorted(cgroups.children(kind) - set(held))]
 
 
 def _action(record: Record, seen: Seen | BaseException | None, boot_id: str) -> Step | None:

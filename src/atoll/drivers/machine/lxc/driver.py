@@ -172,10 +172,10 @@ class LxcDriver:
     async def _start(self, machine: Machine) -> None:
         await self._clear(machine)
         async with Undo() as undo:
+            undo.add(record.forget, machine)
             for path in (disk_of(machine), record.console_log_path(machine)):
                 if not path.exists():
                     undo.add(files.remove_tree, path)
-            undo.add(record.forget, machine)
             undo.add(self._end_all, machine)
             base = await self._roots.ensure(machine)
             process = await self._launch(machine, base)
@@ -329,7 +329,7 @@ def _halt_signal(init: processes.Pid) -> signal.Signals | int:
 
 
 def _configure(machine: Machine, base: Path) -> None:
-    record.directory(machine).mkdir(0o700)
+    record.directory(machine).mkdir(0o700, parents=True)
     record.seccomp_path(machine).write_text(config.seccomp_profile())
     text = config.container_config(
         machine,

@@ -1,7 +1,7 @@
 """Virtual machines by QEMU. Starts, watches and ends QEMU processes.
 
 What a VM's directory holds of one is in record.py. QEMU does not daemonize itself, since its sandbox forbids
-that: it is ready when its monitor greets, and what it says before that is in `qemu.log`.
+that: it is ready when its monitor greets, and what it says before that is in `qemu/messages`.
 """
 
 from __future__ import annotations
