@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import signal
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from atoll.drivers.machine.base import Exit, Machine, MachineDriver, Nic
+from atoll.drivers.machine.base import Exit, KeepsElsewhere, Machine, MachineDriver, Nic
 from atoll.drivers.machine.qemu import record
 from atoll.drivers.machine.qemu.console import open_line
 from atoll.drivers.machine.qemu.driver import QemuDriver
@@ -124,6 +125,8 @@ class Lab:
                 cleaner.faults = SimFaults()
             for machine in self._machines:
                 await cleaner.kill(machine)
+                if isinstance(cleaner, KeepsElsewhere):
+                    await cleaner.discard(machine)
         for driver in self._drivers:
             await driver.close()
 
@@ -349,7 +352,7 @@ def machine_of(ip: str, directory: Path, boot: BootFiles, cgroup: str, link: str
     return Machine(
         ip=ip,
         name=f"web-{ip.rpartition('.')[2]}",
-        instance_id="4a1f4d0c-6d0e-4f3c-9a55-1f1f5d7e2b10",
+        instance_id=str(uuid.uuid5(uuid.NAMESPACE_OID, str(directory))),
         machine_type=MachineType.AUTO,
         memory_mib=96,
         vcpus=1,

@@ -46,7 +46,9 @@ def add_change_options(parser: Parser) -> None:
     parser.add_argument(
         "--hostname", "--name", dest="hostname", metavar="NAME", help="its name, and its guest's"
     )
-    parser.add_argument("--memory", metavar="SIZE", help="from its next start on")
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="at once for containers, else from its next start on"
+    )
     parser.add_argument("--cpus", metavar="N", help="2, 0.5 or 250m")
     parser.add_argument(
         "--machine-type",

@@ -306,6 +306,7 @@ class Hypervisor:
             spaces=self._stores.spaces,
             disk_kinds=self._machines.disk_kinds(),
             screen_kinds=self._machines.screen_kinds(),
+            memory_kinds=self._machines.memory_kinds(),
         )
 
     def _left(self) -> Capacity:
@@ -315,7 +316,7 @@ class Hypervisor:
     async def undo_create(self, vm: VM) -> None:
         """Nobody was told of it: it goes. What cannot be ended keeps its address, and is destroyed later."""
         try:
-            await self._machines.halt(vm)
+            await self._machines.remove(vm)
         except AtollError as error:
             self._vms.update(vm, state=VmState.DESTROYING, want=Want.GONE, reason=error.brief)
             raise
@@ -412,7 +413,7 @@ class Hypervisor:
         """The record goes last: killed half-way, this is done again at start-up."""
         self._vms.update(vm, state=VmState.DESTROYING, want=Want.GONE)
         steps.step("destroy.noted")
-        await self._machines.halt(vm)
+        await self._machines.remove(vm)
         steps.step("destroy.halted")
         self._stores.discard(vm.ip)
         steps.step("destroy.discarded")

@@ -39,6 +39,7 @@ __all__ = [
     "other_hierarchies",
     "remove",
     "remove_if_empty",
+    "resize_memory",
     "usage",
 ]
 
@@ -72,6 +73,37 @@ def ensure(group: str, limits: Limits) -> None:
         if write.controller in available:
             root = layout.roots[write.controller if layout.version == 1 else ""]
             _write(root / group / write.file, write.value, f"limiting cgroup {group}")
+
+
+def resize_memory(group: str, memory_mib: int) -> bool:
+    """Hold a group that is in use to so much memory. False, and as it was, when it needs more than that."""
+    _check(group)
+    layout, doing = _layout(), f"limiting cgroup {group}"
+    if layout.version == 1:
+        return _write_unless_busy(
+            layout.roots["memory"] / group / "memory.limit_in_bytes", memory_mib * _MIB, doing
+        )
+    directory = layout.roots[""] / group
+    # A hard limit below what is used ends processes. A soft one makes room, as far as that can be had.
+    _write(directory / "memory.high", str(memory_mib * _MIB), doing)
+    try:
+        fits = int(_read(directory / "memory.current") or 0) <= memory_mib * _MIB
+        if fits:
+            _write(directory / "memory.max", str(memory_mib * _MIB), doing)
+    finally:
+        _write(directory / "memory.high", "max", doing)
+    return fits
+
+
+def _write_unless_busy(path: Path, value: int, doing: str) -> bool:
+    with failing(f"{doing}: writing {value} to {path.name}"):
+        try:
+            path.write_text(str(value))
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                return False
+            raise
+    return True
 
 
 def join_paths(group: str) -> tuple[Path, ...]:

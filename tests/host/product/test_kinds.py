@@ -147,7 +147,8 @@ def test_all_kinds_run_on_without_an_agent_and_are_found_again(mixed: Cli, engin
     mixed("up")
     assert {kind: vm["state"] for kind, vm in vms(mixed).items()} == dict.fromkeys(KINDS, "running")
     assert {kind: mixed.ask(ip)["random"] for kind, ip in ips.items()} == before
-    assert containers(engine_socket, mixed) == [f"/atoll-{mixed.facts['id']}-{ips['docker']}"]
+    (container,) = containers(engine_socket, mixed)
+    assert container.startswith(f"/atoll-{mixed.facts['id']}-docker-{ips['docker']}-")
 
 
 @pytest.mark.parametrize("kind", ["lxc", "docker"])
@@ -161,15 +162,53 @@ def test_the_same_commands_stop_start_and_reboot(mixed: Cli, kind: str) -> None:
     assert mixed.ask(ip)["hostname"] == name
 
 
-def test_an_lxc_container_keeps_its_disk_and_its_power_button_works_from_inside(mixed: Cli) -> None:
-    with mixed.shell("a-lxc") as shell:
+@pytest.mark.parametrize("kind", ["lxc", "docker"])
+def test_a_container_keeps_its_root_and_its_power_button_works_from_inside(mixed: Cli, kind: str) -> None:
+    name = f"a-{kind}"
+    with mixed.shell(name) as shell:
         shell.run("echo kept >/root/file")
-        shell.begin("poweroff -f")
-        mixed.until("a-lxc", "stopped")
-    assert mixed.show("a-lxc")["reason"] == "the guest powered off"
-    mixed("vm", "start", "a-lxc", "--wait-for", "port:80")
-    with mixed.shell("a-lxc") as shell:
+        # In a container of Docker's nobody may power off: the last process to go is its end.
+        shell.begin("poweroff -f" if kind == "lxc" else "kill -TERM 1")
+        mixed.until(name, "stopped")
+    assert mixed.show(name)["reason"] == "the guest powered off"
+    mixed("vm", "start", name, "--wait-for", "port:80")
+    with mixed.shell(name) as shell:
         assert "\nkept" in shell.run("cat /root/file")
+
+
+def test_a_docker_container_has_its_root_also_under_a_new_name(mixed: Cli, engine_socket: Path) -> None:
+    with mixed.shell("a-docker") as shell:
+        shell.run("echo named >/root/named")
+    (before,) = containers(engine_socket, mixed)
+    mixed("vm", "change", "a-docker", "--hostname", "b-docker")
+    mixed("vm", "reboot", "b-docker", "--wait-for", "port:80")
+    assert mixed.ask(vms(mixed)["docker"]["ip"])["hostname"] == "b-docker"
+    with mixed.shell("b-docker") as shell:
+        assert "\nnamed" in shell.run("cat /root/named")
+    (after,) = containers(engine_socket, mixed)
+    assert after != before
+    mixed("vm", "change", "b-docker", "--hostname", "a-docker")
+    mixed("vm", "reboot", "a-docker", "--wait-for", "port:80")
+
+
+@pytest.mark.parametrize("kind", ["lxc", "docker"])
+def test_the_memory_of_a_container_changes_while_it_runs(mixed: Cli, kind: str) -> None:
+    name, vm = f"a-{kind}", vms(mixed)[kind]
+    before = mixed.ask(vm["ip"])["random"]
+    for memory, mib in (("300MiB", 300), ("128MiB", 128)):
+        changed = mixed.json("vm", "change", name, "--memory", memory)
+        assert (changed["memory_mib"], changed["pending"]) == (mib, [])
+        assert memory_limit_mib(mixed.group(vm["ip"], kind)) == mib + 16
+    assert mixed.ask(vm["ip"])["random"] == before
+    assert "memory" in mixed.refused("vm", "change", name, "--memory", "8TiB").brief
+    assert mixed.show(name)["memory_mib"] == 128
+
+
+def memory_limit_mib(group: str) -> int:
+    found = {path.parent / "memory.limit_in_bytes" for path in cgroups.join_paths(group)}
+    found |= {path.parent / "memory.max" for path in cgroups.join_paths(group)}
+    (limit,) = {int(path.read_text()) for path in found if path.exists()}
+    return limit >> 20
 
 
 def test_an_lxc_container_reboots_itself_and_stays_the_same_vm(mixed: Cli) -> None:

@@ -198,6 +198,24 @@ class GivesAddress(Protocol):
 
 
 @runtime_checkable
+class KeepsElsewhere(Protocol):
+    """The kind keeps something of a machine that does not run outside of its VM's directory, such as its root."""
+
+    async def discard(self, machine: Machine) -> None:
+        """As `kill`, and leave nothing of the machine anywhere: its VM is no more. Gone is success."""
+        ...
+
+
+@runtime_checkable
+class CanResizeMemory(Protocol):
+    """Memory is a limit in this kind: machines that run can be given more or less."""
+
+    async def resize_memory(self, machine: Machine) -> None:
+        """Hold a running machine to its `memory_mib` from now on. Conflict when it uses more than that."""
+        ...
+
+
+@runtime_checkable
 class CanFork(Protocol):
     """Machines can be copied from a template: a guest that waits for its identity, frozen, in a directory.
 
@@ -250,6 +268,7 @@ CAPABILITIES: dict[str, type] = {
     "display": HasDisplay,
     "disks": CanHotplug,
     "address": GivesAddress,
+    "resize-memory": CanResizeMemory,
     "fork": CanFork,
     "rehearse": CanRehearse,
 }

@@ -17,9 +17,11 @@ from atoll.drivers.machine.base import (
     CanFork,
     CanHotplug,
     CanRehearse,
+    CanResizeMemory,
     Disk,
     GivesAddress,
     HasDisplay,
+    KeepsElsewhere,
     Machine,
     MachineDriver,
     Seen,
@@ -134,6 +136,18 @@ class Machines:
     def screen_kinds(self) -> frozenset[str]:
         """The kinds of machine that can have a screen."""
         return frozenset(name for name, driver in self._drivers.items() if isinstance(driver, HasDisplay))
+
+    def memory_kinds(self) -> frozenset[str]:
+        """The kinds of machine whose memory can change while they run."""
+        return frozenset(
+            name for name, driver in self._drivers.items() if isinstance(driver, CanResizeMemory)
+        )
+
+    async def resize_memory(self, vm: VM) -> None:
+        """Hold a machine that runs to the memory of its VM. Conflict when it uses more than that."""
+        driver = self.driver(vm.driver)
+        assert isinstance(driver, CanResizeMemory)
+        await driver.resize_memory(self.machine(vm))
 
     def gives_address(self, vm: VM) -> bool:
         """Whether a VM of its kind has its address once it is started, and asks nobody for one."""
@@ -300,6 +314,15 @@ class Machines:
             await self.driver(kind).kill(self.machine(vm, kind))
         steps.step("halt.killed")
         await self.release(vm)
+
+    async def remove(self, vm: VM) -> None:
+        """As `halt`, and leave nothing of it outside of its VM's directory either: its VM is no more."""
+        await self.halt(vm)
+        for kind in self._kinds_of(vm):
+            driver = self.driver(kind)
+            if isinstance(driver, KeepsElsewhere):
+                await driver.discard(self.machine(vm, kind))
+        steps.step("halt.discarded")
 
     async def release(self, vm: VM) -> None:
         """Take away what a machine that has ended used."""

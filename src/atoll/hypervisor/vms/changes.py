@@ -1,8 +1,9 @@
 """Changes of a VM that is there: every check, then the VM as it will be (pure), and the making of it.
 
 What takes hold at once: name (the guest learns it with its next lease), tags, owners, keys, user data, the share of
-the CPUs, and the VM's rules. What a running machine cannot take (memory, virtual CPUs, machine type, console) is
-noted, and waits for the next start. A new subnet means a new address, and needs a VM that is down.
+the CPUs, the VM's rules, and memory where it is a limit (containers). What a running machine cannot take (memory,
+virtual CPUs, machine type, console) is noted, and waits for the next start. A new subnet means a new address, and
+needs a VM that is down.
 
 Effects: through inventory, records and machines.
 """
@@ -74,12 +75,36 @@ class Changes:
         async with self._vms.alone_with(self._vms.show(reference)) as vm:
             if change.memory_mib is not UNSET:
                 check_memory(change.memory_mib, self._images.get(vm.image))
+            if vm.state is VmState.RUNNING and vm.driver in self._machines.memory_kinds():
+                return await self._change_live(vm, change, identity)
             # No await from the checks to the claim: nobody else gets what they found free.
             new = plan_change(vm, change, identity, self._room(), clock.now())
-            if change.user_data is not UNSET and change.user_data:
-                self._records.write_user_data(vm.ip, change.user_data)
-                steps.step("change.user-data")
-            return self._take(vm, new) if new.ip == vm.ip else self._vms.move(vm, new, self._stores.carry)
+            return self._keep(vm, new, change)
+
+    async def _change_live(self, vm: VM, change: ChangeVm, identity: Identity) -> VM:
+        """Its memory is a limit. Less of it is taken first: a machine may need more. More is claimed first."""
+        new = plan_change(vm, change, identity, self._room(), clock.now())
+        if new.memory_mib >= vm.memory_mib:
+            kept = self._keep(vm, new, change)
+            if new.memory_mib > vm.memory_mib:
+                steps.step("change.grown")
+                await self._machines.resize_memory(kept)
+            return kept
+        await self._machines.resize_memory(new)
+        steps.step("change.shrunk")
+        try:
+            # Again: others may have changed since.
+            new = plan_change(vm, change, identity, self._room(), clock.now())
+            return self._keep(vm, new, change)
+        except BaseException:
+            await self._machines.resize_memory(vm)
+            raise
+
+    def _keep(self, vm: VM, new: VM, change: ChangeVm) -> VM:
+        if change.user_data is not UNSET and change.user_data:
+            self._records.write_user_data(vm.ip, change.user_data)
+            steps.step("change.user-data")
+        return self._take(vm, new) if new.ip == vm.ip else self._vms.move(vm, new, self._stores.carry)
 
     async def become_primary_owner(self, reference: str, identity: Identity) -> VM:
         """The caller comes first of its owners."""
@@ -119,7 +144,7 @@ def plan_change(vm: VM, change: ChangeVm, identity: Identity, room: Room, now: d
         _check_owners(vm, new, identity, room)
     if change.subnet is not UNSET and change.subnet != vm.subnet:
         new = _with_address(new, change.subnet, identity, room)
-    new = with_pending(vm, new)
+    new = with_pending(_with_live(vm, new, room), new)
     capacity.check_grows(new, vm, room.total, room.vms, f"changing VM {vm.name} on {room.node}")
     return new
 
@@ -132,6 +157,14 @@ def with_pending(vm: VM, new: VM) -> VM:
     wanted = running_as(new)
     pending = tuple(name for name in _NEEDS_RESTART if getattr(wanted, name) != getattr(running, name))
     return structs.replace(new, running=running if pending else None, pending=pending)
+
+
+def _with_live(vm: VM, new: VM, room: Room) -> VM:
+    """The VM whose machine has what it takes while it runs, where its kind does. Pure."""
+    if vm.driver not in room.memory_kinds:
+        return vm
+    running = structs.replace(vm.running or running_as(vm), memory_mib=new.memory_mib, vcpus=new.vcpus)
+    return structs.replace(vm, running=running)
 
 
 def running_as(vm: VM) -> Running:

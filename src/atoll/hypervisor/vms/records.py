@@ -3,7 +3,8 @@
     <state>/node.json                   subnets and addresses given to the node; node.json.copy is the same
     <state>/vms/<ip>/vm.json            the record: what the VM is, and what was last asked of it
     <state>/vms/<ip>/nic-<ip>           an address of an interface beside the first, for when the record is lost
-    <state>/vms/<ip>/user-data-<hash>   the user data, and what it was before; beside it sockets and logs
+    <state>/vms/<ip>/user-data-<hash>   the user data, and what it was before; beside it the console's log
+    <state>/vms/<ip>/<kind>/            what the driver of this kind keeps: sockets, logs, disks
     <state>/trash/                      directories on their way out; emptied at start-up
 
 Effects: durable files. A record is there before anything of its VM is, and goes after all of it has. Which user
@@ -136,7 +137,8 @@ class Records:
             if not path.exists():
                 self.discard(directory.name)
                 continue
-            files.remove_leftovers(directory)
+            for place in (directory, *(path for path in directory.iterdir() if path.is_dir())):
+                files.remove_leftovers(place)
             try:
                 record = self._settle(directory, _read(path))
                 records[record.vm.ip] = record

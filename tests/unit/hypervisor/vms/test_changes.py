@@ -65,6 +65,7 @@ def changed(before: VM, identity: Identity = ANN, others: tuple[VM, ...] = (), *
         held={before.ip, *(other.ip for other in others)},
         freed={},
         cores=2,
+        memory_kinds=frozenset({"box"}),
     )
     return plan_change(before, ChangeVm(**wishes), identity, room, NOW)
 
@@ -221,3 +222,14 @@ def test_the_primary_owner_comes_first_and_is_there_once():
     assert with_primary(("ann",), "oper") == ("oper", "ann")
     with pytest.raises(Conflict, match="there are 64 owners already"):
         with_primary(tuple(f"u{n}" for n in range(64)), "one-more")
+
+
+def test_where_memory_is_a_limit_it_does_not_wait_for_the_next_start() -> None:
+    new = changed(vm(driver="box", memory_mib=128), memory_mib=512, milli_cpus=2000)
+    assert (new.memory_mib, new.vcpus, new.pending, new.running) == (512, 2, (), None)
+
+
+def test_where_memory_is_a_limit_only_the_rest_waits() -> None:
+    waiting = changed(vm(driver="box", memory_mib=128), machine_type=MachineType.Q35)
+    new = changed(waiting, memory_mib=512)
+    assert (new.pending, new.running and new.running.memory_mib) == (("machine_type",), 512)

@@ -21,6 +21,7 @@ from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, cap
 from atoll.drivers.machine.lxc import config, keeper, parse, record
 from atoll.drivers.machine.lxc.console import LogConsole
 from atoll.drivers.machine.lxc.roots import Roots, disk_of, mount_root
+from atoll.drivers.machine.memory import hold_to
 from atoll.errors import Conflict, HostFailure, TimedOut
 from atoll.model.node import DriverInfo
 from atoll.system import cgroups, clock, files, host, pids, processes
@@ -92,6 +93,11 @@ class LxcDriver:
             init = await self._init_of(machine, "resetting it")
             record.reset_path(machine).touch(mode=0o600)
         processes.send_signal(init, signal.SIGKILL)
+
+    async def resize_memory(self, machine: Machine) -> None:
+        async with self._lock(machine):
+            await self._init_of(machine, "giving it other memory")
+            await hold_to(machine, OVERHEAD_MIB)
 
     async def kill(self, machine: Machine) -> None:
         async with self._lock(machine):
