@@ -40,6 +40,7 @@ __all__ = [
     "remove",
     "remove_if_empty",
     "resize_memory",
+    "systemd_hierarchy",
     "usage",
 ]
 
@@ -131,6 +132,11 @@ def children(group: str) -> set[str]:
 def other_hierarchies() -> tuple[Path, ...]:
     """Where hierarchies are mounted that we do not use."""
     return _layout().others
+
+
+def systemd_hierarchy() -> Path | None:
+    """Where the hierarchy is mounted in which systemd keeps its units, if that is one that we do not use."""
+    return _layout().systemd
 
 
 def kill_all(group: str, timeout_s: float = 2.0) -> None:

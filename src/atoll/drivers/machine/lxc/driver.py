@@ -209,10 +209,12 @@ class LxcDriver:
         cgroups.ensure(config.keeper_group(machine), cgroups.Limits())
 
         def prepare() -> None:
-            _configure(machine, base)
-            mount_root(machine, base)
+            init = _find_init_program(machine, base)
+            _configure(machine, init)
+            mount_root(machine, base, systemd=init.systemd)
 
-        work = asyncio.to_thread(keeper.launch, machine, lxc_start, self._namespace, prepare)
+        rights = keeper.CAPABILITIES + (keeper.OF_APPARMOR if _apparmor() == "generated" else ())
+        work = asyncio.to_thread(keeper.launch, machine, lxc_start, rights, self._namespace, prepare)
         process = processes.identify(await _finished(asyncio.ensure_future(work)))
         if process is None:
             raise _failed_start(machine)
@@ -334,25 +336,27 @@ def _halt_signal(init: processes.Pid) -> signal.Signals | int:
     return signal.SIGRTMIN + 4 if parse.name_of(_status(init.pid)) == "systemd" else signal.SIGPWR
 
 
-def _configure(machine: Machine, base: Path) -> None:
+def _configure(machine: Machine, init: config.Init) -> None:
     record.directory(machine).mkdir(0o700, parents=True)
     record.seccomp_path(machine).write_text(config.seccomp_profile())
     text = config.container_config(
         machine,
         console_log=record.console_log_path(machine),
         seccomp=record.seccomp_path(machine),
-        init=_find_init_program(machine, base),
+        init=init,
         apparmor=_apparmor(),
         tools=config.Tools(host.require_tool("ip"), host.require_tool("nsenter")),
     )
     record.config_path(machine).write_text(text)
 
 
-def _find_init_program(machine: Machine, base: Path) -> str:
+def _find_init_program(machine: Machine, base: Path) -> config.Init:
     for name in _INITS:
         # Not followed: a link of the image's means nothing outside of it.
-        if (base / name).is_symlink() or (base / name).is_file():
-            return f"/{name}"
+        if (base / name).is_symlink():
+            return config.Init(f"/{name}", systemd=(base / name).readlink().name == "systemd")
+        if (base / name).is_file():
+            return config.Init(f"/{name}", systemd=Path(name).name == "systemd")
     raise HostFailure(
         f"starting machine {machine.name}: its image has no init",
         hint="put one at /sbin/init, or use another kind of machine",

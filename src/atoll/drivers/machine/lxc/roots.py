@@ -90,15 +90,17 @@ def disk_of(machine: Machine) -> Path:
     return record.own_directory(machine) / "disk"
 
 
-def mount_root(machine: Machine, base: Path) -> None:
+def mount_root(machine: Machine, base: Path, *, systemd: bool) -> None:
     """Mount it for the monitor that is started next. To be called in a mount namespace of its own."""
     with mounts.user_namespace(disk_ranges(machine.ip)) as ids:
         mounts.tmpfs(STAGE)
         # Here LXC keeps locks and sockets, for good: now they go with it.
         mounts.tmpfs(Path("/run"))
-        # It would make groups in all of them, in which nothing of ours is limited.
+        # It would make groups in all of them, in which nothing of ours is limited. A systemd keeps its units in one.
+        needed = {cgroups.systemd_hierarchy()} if systemd else set()
         for hierarchy in cgroups.other_hierarchies():
-            mounts.unmount(hierarchy)
+            if hierarchy not in needed:
+                mounts.unmount(hierarchy)
         lower, disk = STAGE / "base", STAGE / "disk"
         for place in (lower, disk, ROOT):
             place.mkdir()
