@@ -1,13 +1,14 @@
-"""Options of a VM that are the same when it is made and when it is changed: its rules and its volumes. Pure."""
+"""Options of a VM that are the same when it is made and when it is changed: rules, hardware, volumes. Pure."""
 
 from __future__ import annotations
 
 import argparse
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from atoll.cli.arguments import Parser, parse_duration_s, unknown
 from atoll.errors import Invalid
+from atoll.model.hardware import Watchdog, WatchdogAction
 from atoll.model.size import parse_mib
 from atoll.model.vm import RestartPolicy
 from atoll.model.volume import FileSystem, VolumeFormat, VolumeSpec, VolumeType
@@ -43,6 +44,35 @@ def add_policy_options(parser: Parser, *, changing: bool) -> None:
         metavar="DURATION|never" if changing else "DURATION",
         help="destroy it by itself after so long: 30m, 2h or 7d",
     )
+
+
+def add_hardware_options(parser: Parser) -> None:
+    """As above: of kinds of machine that have a kernel and devices of their own."""
+    parser.add_argument(
+        "--kernel-options", metavar="TEXT", help='added to the kernel\'s command line, as "quiet foo=1"'
+    )
+    parser.add_argument(
+        "--watchdog",
+        choices=[str(kind) for kind in Watchdog],
+        metavar="KIND",
+        help="none or i6300esb; default none",
+    )
+    parser.add_argument(
+        "--watchdog-action",
+        choices=[str(action) for action in WatchdogAction],
+        metavar="ACTION",
+        help="none, reset, shutdown or poweroff, when the guest stirs it no more; default reset",
+    )
+
+
+def hardware_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What of it was typed, by the names that requests have for it."""
+    given = {
+        "kernel_options": options.kernel_options,
+        "watchdog": options.watchdog and Watchdog(options.watchdog),
+        "watchdog_action": options.watchdog_action and WatchdogAction(options.watchdog_action),
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def parse_expiry(text: str, now: datetime) -> datetime:

@@ -306,6 +306,7 @@ class Hypervisor:
             spaces=self._stores.spaces,
             disk_kinds=self._machines.disk_kinds(),
             screen_kinds=self._machines.screen_kinds(),
+            hardware_kinds=self._machines.hardware_kinds(),
             memory_kinds=self._machines.memory_kinds(),
         )
 

@@ -9,6 +9,7 @@ from atoll.cli.main import parser_for
 from atoll.cli.vm_change import change_request
 from atoll.cli.vm_policies import parse_volume
 from atoll.errors import AtollError, Invalid, Malformed
+from atoll.model.hardware import Watchdog, WatchdogAction
 from atoll.model.vm import ConsoleKind, MachineType, RestartPolicy
 from atoll.model.volume import FileSystem, VolumeFormat, VolumeSpec, VolumeType
 
@@ -64,6 +65,12 @@ def test_what_makes_no_sense_is_refused_before_anything_is_sent(argv: list[str],
 def test_user_data_is_read_from_its_file(tmp_path):
     (tmp_path / "data").write_bytes(b"\x00\xff")
     assert request("--user-data", str(tmp_path / "data")).user_data == b"\x00\xff"
+
+
+def test_hardware_is_changed_by_what_was_typed_and_nothing_else():
+    assert request("--kernel-options", "") == ChangeVm(kernel_options="")
+    typed = request("--watchdog", "i6300esb", "--watchdog-action", "poweroff")
+    assert typed == ChangeVm(watchdog=Watchdog.I6300ESB, watchdog_action=WatchdogAction.POWEROFF)
 
 
 def test_a_volume_is_written_as_its_settings():

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from atoll.model.hardware import Watchdog, WatchdogAction
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
 
@@ -72,6 +73,8 @@ class Machine(Struct, frozen=True):
     disks: tuple[Disk, ...] = ()
     screen: bool = False
     """With a screen, keyboard and pointer: only for kinds that have a display."""
+    watchdog: Watchdog = Watchdog.NONE
+    watchdog_action: WatchdogAction = WatchdogAction.RESET
     extra_nics: tuple[Nic, ...] = ()
     """Those beside the first, in the order in which the guest finds them."""
 
@@ -163,6 +166,15 @@ class HasDisplay(Protocol):
 
     async def display(self, machine: Machine) -> Console:
         """A new connection to the screen of a machine, which speaks RFB (VNC). Many can be open at a time."""
+        ...
+
+
+@runtime_checkable
+class HasHardware(Protocol):
+    """The kind has a kernel and devices of its own: machines can have kernel options and a watchdog."""
+
+    def watchdogs(self, machine_type: MachineType) -> tuple[Watchdog, ...]:
+        """Those that a machine of this type can have."""
         ...
 
 
@@ -266,6 +278,7 @@ class CanRehearse(CanFork, Protocol):
 CAPABILITIES: dict[str, type] = {
     "console": HasConsole,
     "display": HasDisplay,
+    "hardware": HasHardware,
     "disks": CanHotplug,
     "address": GivesAddress,
     "resize-memory": CanResizeMemory,

@@ -18,6 +18,7 @@ from msgspec import Struct
 from atoll.drivers.machine.base import Console, Disk, Exit, Machine, OnExit, Seen, capabilities_of
 from atoll.drivers.machine.sim_screen import SimScreen
 from atoll.errors import AtollError, Conflict, HostFailure
+from atoll.model.hardware import Watchdog
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
 from atoll.system import files
@@ -237,6 +238,9 @@ class SimDriver:
         screen = SimScreen(machine.name)
         self._screens.setdefault(machine.ip, []).append(screen)
         return screen
+
+    def watchdogs(self, machine_type: MachineType) -> tuple[Watchdog, ...]:
+        return () if machine_type is MachineType.MICROVM else (Watchdog.I6300ESB,)
 
     async def can_attach(self, machine: Machine) -> bool:
         return machine.machine_type is not MachineType.MICROVM

@@ -21,6 +21,7 @@ from atoll.drivers.machine.base import (
     Disk,
     GivesAddress,
     HasDisplay,
+    HasHardware,
     KeepsElsewhere,
     Machine,
     MachineDriver,
@@ -122,6 +123,8 @@ class Machines:
                 self.disk(vm, volume) for volume in vm.volumes if _is_disk(volume) and volume.attached
             ),
             screen=vm.console is ConsoleKind.VNC,
+            watchdog=vm.watchdog,
+            watchdog_action=vm.watchdog_action,
         )
 
     def disk(self, vm: VM, volume: Volume) -> Disk:
@@ -136,6 +139,10 @@ class Machines:
     def screen_kinds(self) -> frozenset[str]:
         """The kinds of machine that can have a screen."""
         return frozenset(name for name, driver in self._drivers.items() if isinstance(driver, HasDisplay))
+
+    def hardware_kinds(self) -> frozenset[str]:
+        """The kinds of machine that have a kernel and devices of their own."""
+        return frozenset(name for name, driver in self._drivers.items() if isinstance(driver, HasHardware))
 
     def memory_kinds(self) -> frozenset[str]:
         """The kinds of machine whose memory can change while they run."""
@@ -264,7 +271,7 @@ class Machines:
             self.machine(vm),
             kernel=self._images.path(image, image.boot.kernel),
             initrd=self._images.path(image, image.boot.initrd),
-            cmdline=image.boot.cmdline,
+            cmdline=f"{image.boot.cmdline} {vm.kernel_options}".strip(),
             rootfs=self._images.path(image, image.rootfs) if image.rootfs else None,
             image_digest=image.digest,
         )

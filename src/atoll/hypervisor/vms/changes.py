@@ -2,8 +2,8 @@
 
 What takes hold at once: name (the guest learns it with its next lease), tags, owners, keys, user data, the share of
 the CPUs, the VM's rules, and memory where it is a limit (containers). What a running machine cannot take (memory,
-virtual CPUs, machine type, console) is noted, and waits for the next start. A new subnet means a new address, and
-needs a VM that is down.
+virtual CPUs, machine type, console, kernel options, watchdog) is noted, and waits for the next start. A new subnet
+means a new address, and needs a VM that is down.
 
 Effects: through inventory, records and machines.
 """
@@ -20,7 +20,7 @@ from msgspec import UNSET, structs
 from atoll.api.changes import ChangeVm
 from atoll.errors import Conflict, Denied, Invalid
 from atoll.hypervisor.launch.machines import Machines
-from atoll.hypervisor.vms.creation import Room, check_expiry, check_memory, check_screen
+from atoll.hypervisor.vms.creation import Room, check_expiry, check_hardware, check_memory, check_screen
 from atoll.hypervisor.vms.inventory import Inventory
 from atoll.hypervisor.vms.records import Records
 from atoll.hypervisor.volumes.stores import Stores
@@ -29,7 +29,16 @@ from atoll.images.store import ImageStore
 from atoll.model.checks import check_tags
 from atoll.model.identity import Identity
 from atoll.model.lifecycle import Action, begin
-from atoll.model.vm import MAX_OWNERS, VM, Running, VmState, check_console, check_policies, vcpus_for
+from atoll.model.vm import (
+    MAX_OWNERS,
+    VM,
+    Running,
+    VmState,
+    check_console,
+    check_policies,
+    check_watchdog,
+    vcpus_for,
+)
 from atoll.plan import capacity
 from atoll.plan.addresses import choose, free_addresses, nic_of
 from atoll.system import clock, steps
@@ -40,6 +49,9 @@ _AS_GIVEN = (
     "milli_cpus",
     "machine_type",
     "console",
+    "kernel_options",
+    "watchdog",
+    "watchdog_action",
     "owner_users",
     "owner_groups",
     "ssh_keys",
@@ -48,7 +60,10 @@ _AS_GIVEN = (
     "protected",
     "expires_at",
 )
-_NEEDS_RESTART = ("memory_mib", "vcpus", "machine_type", "console", "volumes")
+_NEEDS_RESTART = (
+    *("memory_mib", "vcpus", "machine_type", "console", "volumes"),
+    *("kernel_options", "watchdog", "watchdog_action"),
+)
 
 
 class Changes:
@@ -139,7 +154,9 @@ def plan_change(vm: VM, change: ChangeVm, identity: Identity, room: Room, now: d
         check_expiry(change.expires_at, now)
     check_policies(new.restart, new.destroy_on_power_down)
     check_console(new.console, new.machine_type)
+    check_watchdog(new.watchdog, new.machine_type)
     check_screen(new, room.screen_kinds)
+    check_hardware(new, room.hardware_kinds)
     if "owner_users" in given or "owner_groups" in given:
         _check_owners(vm, new, identity, room)
     if change.subnet is not UNSET and change.subnet != vm.subnet:
@@ -170,7 +187,16 @@ def _with_live(vm: VM, new: VM, room: Room) -> VM:
 def running_as(vm: VM) -> Running:
     """What a machine of this VM is started with."""
     volumes = tuple(volume.name for volume in vm.volumes if volume.attached)
-    return Running(vm.memory_mib, vm.vcpus, vm.machine_type, vm.console, volumes)
+    return Running(
+        memory_mib=vm.memory_mib,
+        vcpus=vm.vcpus,
+        machine_type=vm.machine_type,
+        console=vm.console,
+        volumes=volumes,
+        kernel_options=vm.kernel_options,
+        watchdog=vm.watchdog,
+        watchdog_action=vm.watchdog_action,
+    )
 
 
 def with_primary(owners: tuple[str, ...], user: str) -> tuple[str, ...]:

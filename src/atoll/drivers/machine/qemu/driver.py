@@ -26,6 +26,7 @@ from atoll.drivers.machine.qemu.monitor import Watch
 from atoll.drivers.machine.qemu.template import Templates
 from atoll.drivers.machine.started import Started
 from atoll.errors import AtollError, Conflict, HostFailure, TimedOut, Unreachable
+from atoll.model.hardware import Watchdog
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
 from atoll.system import links, processes, steps
@@ -193,6 +194,9 @@ class QemuDriver:
         except BaseException:
             ours.close()
             raise
+
+    def watchdogs(self, machine_type: MachineType) -> tuple[Watchdog, ...]:
+        return () if machine_type is MachineType.MICROVM else (Watchdog.I6300ESB,)
 
     async def can_attach(self, machine: Machine) -> bool:
         return await disks.free_port(await self._watching(machine, "looking at its disks")) is not None
