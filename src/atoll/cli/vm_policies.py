@@ -11,12 +11,12 @@ from atoll.errors import Invalid
 from atoll.model.hardware import Watchdog, WatchdogAction
 from atoll.model.size import parse_mib
 from atoll.model.vm import RestartPolicy
-from atoll.model.volume import FileSystem, VolumeFormat, VolumeSpec, VolumeType
+from atoll.model.volume import DiskInterface, FileSystem, VolumeFormat, VolumeSpec, VolumeType
 
-T = TypeVar("T", VolumeFormat, FileSystem, VolumeType)
+T = TypeVar("T", VolumeFormat, FileSystem, VolumeType, DiskInterface)
 
 NEVER = "never"
-_VOLUME_KEYS = ("size", "name", "format", "fs", "type", "store")
+_VOLUME_KEYS = ("size", "name", "format", "fs", "type", "store", "interface")
 
 
 def add_policy_options(parser: Parser, *, changing: bool) -> None:
@@ -81,7 +81,10 @@ def parse_expiry(text: str, now: datetime) -> datetime:
 
 
 def parse_volume(text: str) -> VolumeSpec:
-    """size=1GiB[,name=data][,format=raw|qcow2][,fs=ext4][,type=persistent|memory][,store=NAME]"""
+    """size=1GiB[,name=data][,format=raw|qcow2][,fs=ext4][,type=persistent|memory][,store=NAME]
+
+    [,interface=virtio|nvme|ide]
+    """
     given: dict[str, str] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")
@@ -103,6 +106,7 @@ def parse_volume(text: str) -> VolumeSpec:
         fs=_choice("fs", given.get("fs", "none"), FileSystem),
         type=_choice("type", given.get("type", "persistent"), VolumeType),
         store=given.get("store"),
+        interface=_choice("interface", given.get("interface", "virtio"), DiskInterface),
     )
 
 

@@ -91,7 +91,7 @@ def add_create_options(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="size=SIZE[,KEY=VALUE…]",
-        help="with name=, format=raw|qcow2, fs=ext4, type=memory, store=; may be repeated",
+        help="with name=, format=raw|qcow2, fs=ext4, type=memory, store=, interface=virtio|nvme|ide; may be repeated",
     )
     add_policy_options(parser, changing=False)
     # Everything so far is in a request; those below say how to go about it.

@@ -31,7 +31,7 @@ from atoll.model.hardware import (
     check_kernel_options,
 )
 from atoll.model.ssh import SshKeys, check_ssh_keys
-from atoll.model.volume import MAX_VOLUMES, Volume, VolumeSpec, check_volumes
+from atoll.model.volume import MAX_VOLUMES, Volume, VolumeSpec, check_interfaces, check_volumes
 
 MAX_MEMORY_MIB = 16 << 20
 MAX_MILLI_CPUS = 1_024_000
@@ -167,6 +167,7 @@ class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
         check_console(self.console, self.machine_type)
         check_kernel_options(self.kernel_options)
         check_watchdog(self.watchdog, self.machine_type)
+        check_interfaces(self.volumes, has_pci=self.machine_type is not MachineType.MICROVM)
 
 
 class Running(Struct, frozen=True):

@@ -16,6 +16,7 @@ from msgspec import Struct
 from atoll.model.hardware import Watchdog, WatchdogAction
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
+from atoll.model.volume import DiskInterface
 
 
 class Nic(Struct, frozen=True):
@@ -42,6 +43,7 @@ class Disk(Struct, frozen=True):
     path: Path | None = None
     ext4: bool = False
     """Made in memory: with an empty file system."""
+    interface: DiskInterface = DiskInterface.VIRTIO
 
 
 class Machine(Struct, frozen=True):
@@ -182,8 +184,8 @@ class HasHardware(Protocol):
 class CanHotplug(Protocol):
     """The kind takes disks: those of the machine when it starts, and others while it runs."""
 
-    async def can_attach(self, machine: Machine) -> bool:
-        """Whether this machine, as it runs now, can get one more disk."""
+    async def can_attach(self, machine: Machine, disk: Disk) -> bool:
+        """Whether this machine, as it runs now, can get this disk as well."""
         ...
 
     async def can_detach(self, machine: Machine, name: str) -> bool:

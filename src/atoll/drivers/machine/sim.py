@@ -21,6 +21,7 @@ from atoll.errors import AtollError, Conflict, HostFailure
 from atoll.model.hardware import Watchdog
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
+from atoll.model.volume import DiskInterface
 from atoll.system import files
 from atoll.system.undo import Undo
 
@@ -242,11 +243,13 @@ class SimDriver:
     def watchdogs(self, machine_type: MachineType) -> tuple[Watchdog, ...]:
         return () if machine_type is MachineType.MICROVM else (Watchdog.I6300ESB,)
 
-    async def can_attach(self, machine: Machine) -> bool:
-        return machine.machine_type is not MachineType.MICROVM
+    async def can_attach(self, machine: Machine, disk: Disk) -> bool:
+        is_pci = disk.interface is not DiskInterface.IDE
+        return is_pci and machine.machine_type is not MachineType.MICROVM
 
     async def can_detach(self, machine: Machine, name: str) -> bool:
-        return machine.machine_type is not MachineType.MICROVM
+        fixed = {disk.name for disk in machine.disks if disk.interface is DiskInterface.IDE}
+        return name not in fixed and machine.machine_type is not MachineType.MICROVM
 
     async def attach(self, machine: Machine, disk: Disk) -> None:
         self.faults.strike("attach", machine.ip)

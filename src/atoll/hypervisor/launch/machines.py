@@ -130,7 +130,14 @@ class Machines:
     def disk(self, vm: VM, volume: Volume) -> Disk:
         """A volume as the driver sees it."""
         path = self._volume_path(vm.ip, volume) if volume.store else None
-        return Disk(volume.name, volume.size_mib, volume.format, path, volume.fs is FileSystem.EXT4)
+        return Disk(
+            name=volume.name,
+            size_mib=volume.size_mib,
+            format=volume.format,
+            path=path,
+            ext4=volume.fs is FileSystem.EXT4,
+            interface=volume.interface,
+        )
 
     def disk_kinds(self) -> frozenset[str]:
         """The kinds of machine that take disks."""

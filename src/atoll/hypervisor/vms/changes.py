@@ -32,6 +32,7 @@ from atoll.model.lifecycle import Action, begin
 from atoll.model.vm import (
     MAX_OWNERS,
     VM,
+    MachineType,
     Running,
     VmState,
     check_console,
@@ -39,6 +40,7 @@ from atoll.model.vm import (
     check_watchdog,
     vcpus_for,
 )
+from atoll.model.volume import check_interfaces
 from atoll.plan import capacity
 from atoll.plan.addresses import choose, free_addresses, nic_of
 from atoll.system import clock, steps
@@ -155,6 +157,7 @@ def plan_change(vm: VM, change: ChangeVm, identity: Identity, room: Room, now: d
     check_policies(new.restart, new.destroy_on_power_down)
     check_console(new.console, new.machine_type)
     check_watchdog(new.watchdog, new.machine_type)
+    check_interfaces(new.volumes, has_pci=new.machine_type is not MachineType.MICROVM)
     check_screen(new, room.screen_kinds)
     check_hardware(new, room.hardware_kinds)
     if "owner_users" in given or "owner_groups" in given:

@@ -18,10 +18,13 @@ from atoll.model.image import DirectBoot, Image
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.node import Capacity
 from atoll.model.vm import VM, MachineType, VmSpec
+from atoll.model.volume import DiskInterface, VolumeSpec
 from atoll.plan.addresses import Given
+from atoll.plan.volumes import Space
 
 IMAGE = Image("appliance", ("qemu", "lxc"), DirectBoot("k", "i"), "d1")
 SUBNET = Subnet(id="blue", cidr="10.1.0.0/24", gateway="10.1.0.1")
+INTERFACES = tuple(DiskInterface)
 ROOM = Room(
     node="n1",
     operators=Operators(),
@@ -31,6 +34,8 @@ ROOM = Room(
     held=(),
     freed={},
     hardware_kinds=frozenset({"qemu"}),
+    disk_kinds=frozenset({"qemu"}),
+    spaces=(Space("fast", 1, 4096),),
 )
 ASKED = [
     {"kernel_options": "quiet foo=1"},
@@ -68,3 +73,23 @@ def test_kernel_options_are_short_printable_and_on_one_line(options: str) -> Non
 def test_a_microvm_has_no_watchdog() -> None:
     with pytest.raises(Invalid, match="microvm has no place for one"):
         plan("qemu", watchdog=Watchdog.I6300ESB, machine_type=MachineType.MICROVM)
+
+
+def test_each_volume_has_its_interface_and_is_asked_for_with_it_again() -> None:
+    volumes = tuple(VolumeSpec(1, interface=interface) for interface in INTERFACES)
+    vm = plan("qemu", volumes=volumes)
+    assert tuple(volume.interface for volume in vm.volumes[1:]) == INTERFACES
+    assert tuple(volume.interface for volume in as_request(vm, b"").spec.volumes) == INTERFACES
+
+
+@pytest.mark.parametrize("interface", [DiskInterface.NVME, DiskInterface.IDE])
+def test_a_microvm_has_virtio_disks_only(interface: DiskInterface) -> None:
+    with pytest.raises(Invalid, match="microvm has virtio disks only"):
+        plan("qemu", volumes=(VolumeSpec(1, interface=interface),), machine_type=MachineType.MICROVM)
+
+
+def test_a_machine_has_four_ide_disks_at_most() -> None:
+    ide = VolumeSpec(1, interface=DiskInterface.IDE)
+    assert len(plan("qemu", volumes=(ide,) * 4).volumes) == 5
+    with pytest.raises(Invalid, match="5 ide volumes"):
+        plan("qemu", volumes=(ide,) * 5)

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from atoll.drivers.machine.base import Console, Disk, Exit, Machine, OnExit, Seen, capabilities_of
 from atoll.drivers.machine.qemu import disks, record
-from atoll.drivers.machine.qemu.argv import Accelerator, board_of, overhead_mib
+from atoll.drivers.machine.qemu.argv import Accelerator, overhead_mib
 from atoll.drivers.machine.qemu.channel import PARK, new_order
 from atoll.drivers.machine.qemu.channel import opened as opened_channel
 from atoll.drivers.machine.qemu.console import LogConsole, open_line
@@ -29,6 +29,7 @@ from atoll.errors import AtollError, Conflict, HostFailure, TimedOut, Unreachabl
 from atoll.model.hardware import Watchdog
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
+from atoll.model.volume import DiskInterface
 from atoll.system import links, processes, steps
 from atoll.system.undo import Undo
 
@@ -198,13 +199,12 @@ class QemuDriver:
     def watchdogs(self, machine_type: MachineType) -> tuple[Watchdog, ...]:
         return () if machine_type is MachineType.MICROVM else (Watchdog.I6300ESB,)
 
-    async def can_attach(self, machine: Machine) -> bool:
-        return await disks.free_port(await self._watching(machine, "looking at its disks")) is not None
+    async def can_attach(self, machine: Machine, disk: Disk) -> bool:
+        watch = await self._watching(machine, "looking at its disks")
+        return disk.interface is not DiskInterface.IDE and await disks.free_port(watch) is not None
 
     async def can_detach(self, machine: Machine, name: str) -> bool:
-        if board_of(machine) is MachineType.MICROVM:
-            return not await disks.has(await self._watching(machine, "looking at its disks"), name)
-        return True
+        return not await disks.is_fixed(await self._watching(machine, "looking at its disks"), name)
 
     async def attach(self, machine: Machine, disk: Disk) -> None:
         await disks.attach(machine, await self._watching(machine, f"attaching disk {disk.name}"), disk)
