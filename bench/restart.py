@@ -139,5 +139,5 @@ def listed(cloud: OwnCloud) -> list[tuple[str, str, str]]:
 
 def real_machines(cloud: OwnCloud) -> set[int]:
     """The processes of all QEMUs of a cloud that are still there."""
-    records = (json.loads(path.read_text()) for path in cloud.paths.node.glob("vms/*/qemu.json"))
+    records = (json.loads(path.read_text()) for path in cloud.paths.node.glob("vms/*/qemu/record.json"))
     return {record["pid"] for record in records if Path(f"/proc/{record['pid']}").exists()}

@@ -172,8 +172,8 @@ class Cli:
     def address(self) -> str:
         return f"10.213.{128 + self.facts['number']}.1"
 
-    def group(self, ip: str) -> str:
-        return f"atoll/{self.facts['id']}/{ip}"
+    def group(self, ip: str, kind: str = "qemu") -> str:
+        return f"atoll/{self.facts['id']}/{kind}/{ip}"
 
     def record(self, ip: str) -> Path:
         return self.directory / "node" / "vms" / ip / "vm.json"

@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from atoll.drivers.machine.base import Machine, MachineDriver
-from atoll.drivers.machine.docker.config import container_name
+from atoll.drivers.machine.docker import record as docker_record
+from atoll.drivers.machine.docker.config import LABEL
 from atoll.drivers.machine.docker.driver import DockerDriver
 from atoll.drivers.machine.lxc import record
 from atoll.drivers.machine.lxc.config import IDS, container_group
@@ -40,6 +41,7 @@ _INIT = """#!/bin/busybox sh
 exec </dev/console >/dev/console 2>&1
 /bin/busybox stty -echo
 trap 'echo going down; exit 0' TERM PWR
+[ -e /kept ] && echo "I kept $(/bin/busybox cat /kept), $(/bin/busybox hostname)"
 echo "guest ready"
 while :; do
     read -r line || continue
@@ -48,6 +50,8 @@ while :; do
         off) echo going down; exit 0 ;;
         reboot) echo rebooting; /bin/busybox reboot -f ;;
         deaf) trap '' TERM PWR; echo "deaf now" ;;
+        keep) echo good morning >/kept; echo "kept it" ;;
+        use) held=$(/bin/busybox head -c 40000000 /dev/zero | /bin/busybox tr '\\000' x); echo "uses ${#held}" ;;
         *) echo "heard $line" ;;
     esac
 done
@@ -77,6 +81,8 @@ def make_image(directory: Path, init: str = _INIT) -> Image:
 class ContainerLab(Lab):
     """What the labs of both kinds have in common."""
 
+    kind = ""
+
     def __init__(self, directory: Path, image: Image) -> None:
         super().__init__(directory)
         self.image = image
@@ -97,7 +103,7 @@ class ContainerLab(Lab):
             namespaces.delete(self.namespace)
 
     def make_machine(self, ip: str, directory: Path) -> Machine:
-        group = f"{self.group}/{ip}"
+        group = f"{self.group}/{self.kind}/{ip}"
         cgroups.ensure(group, cgroups.Limits(memory_mib=128, pids=64))
         replace = msgspec.structs.replace
         machine = machine_of(
@@ -144,6 +150,14 @@ class ContainerLab(Lab):
     async def until_boots(self, machine: Machine, count: int) -> None:
         await until(lambda: self._log(machine).count(READY) >= count)
 
+    async def until_logged(self, machine: Machine, text: str) -> None:
+        await until(lambda: text.encode() in self._log(machine))
+
+    async def use_memory(self, driver: MachineDriver, machine: Machine) -> None:
+        """The guest holds 40 MB for itself from now on."""
+        await self.tell(driver, machine, b"use\n")
+        await self.until_logged(machine, "uses 40000000")
+
     async def make_deaf(self, driver: MachineDriver, machine: Machine) -> None:
         await self.tell(driver, machine, b"deaf\n")
         await until(lambda: b"deaf now" in self._log(machine))
@@ -189,7 +203,8 @@ class ContainerLab(Lab):
 
 
 class LxcLab(ContainerLab):
-    kept = frozenset({"file console.log", "file disk"})
+    kind = "lxc"
+    kept = frozenset({"file console.log", "file lxc"})
 
     def make_driver(self, exits: Exits) -> LxcDriver:
         return LxcDriver(exits, self.directory / "roots", namespace=self.namespace)
@@ -211,6 +226,9 @@ class LxcLab(ContainerLab):
 class DockerLab(ContainerLab):
     """`ask` is a way to look at what the engine holds that is not the driver's own."""
 
+    kind = "docker"
+    kept = frozenset({"file console.log", "file docker", "container exited"})
+
     def __init__(self, directory: Path, image: Image, socket: Path, ask: Ask) -> None:
         super().__init__(directory, image)
         self.socket = socket
@@ -221,12 +239,20 @@ class DockerLab(ContainerLab):
 
     def traces(self, machine: Machine) -> set[str]:
         listed = json.loads(self._ask(self.socket, "/containers/json?all=1"))
-        name = f"/{container_name(machine)}"
-        found = {f"container {one['Names'][0]} {one['State']}" for one in listed if name in one["Names"]}
-        return super().traces(machine) | found
+        found = {f"container {one['State']}" for one in listed if one["Labels"].get(LABEL) == machine.cgroup}
+        roots = {f"root {tag}" for tag in self.roots(machine)}
+        return super().traces(machine) | found | roots
+
+    def roots(self, machine: Machine) -> list[str]:
+        """The images that are this machine's own."""
+        listed = json.loads(self._ask(self.socket, "/images/json"))
+        own = [one for one in listed if (one["Labels"] or {}).get(LABEL) == machine.cgroup]
+        return [one["RepoTags"][0] for one in own]
 
     def state(self, machine: Machine) -> dict[str, object]:
-        answer = self._ask(self.socket, f"/containers/{container_name(machine)}/json")
+        kept = docker_record.read(machine)
+        assert kept is not None
+        answer = self._ask(self.socket, f"/containers/{kept.container}/json")
         state: dict[str, object] = json.loads(answer)["State"]
         return state
 
@@ -237,3 +263,7 @@ class DockerLab(ContainerLab):
 
     async def ended(self, machine: Machine) -> None:
         await until(lambda: not self.state(machine)["Running"])
+
+
+class PodmanLab(DockerLab):
+    """The same driver, with another engine behind the socket."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import shutil
 import signal
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from atoll.drivers.machine.base import Exit, Machine, MachineDriver, Nic
+from atoll.drivers.machine.base import Exit, KeepsElsewhere, Machine, MachineDriver, Nic
 from atoll.drivers.machine.qemu import record
 from atoll.drivers.machine.qemu.console import open_line
 from atoll.drivers.machine.qemu.driver import QemuDriver
@@ -33,6 +35,11 @@ OTHER_BRIDGE = "xdrv1"
 UID = 61_000
 
 _MODULES = ("button", "evdev", "pvpanic", "pvpanic-mmio")
+# In the order in which they need each other; those that a kernel has built in are left out.
+_DISK_MODULES = (
+    *("virtio", "virtio_ring", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"),
+    *("scsi_common", "scsi_mod", "sd_mod", "libata", "ata_piix"),
+)
 _INIT = """#!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
 /bin/busybox mount -t proc proc /proc
@@ -60,6 +67,9 @@ while read -r line; do
         panic) echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger ;;
         off) /bin/busybox poweroff -f ;;
         deaf) kill $button; echo "deaf now" ;;
+        disks)
+            for name in DISK_DRIVERS; do /bin/busybox insmod /modules/$name.ko 2>/dev/null; done
+            while read -r major minor blocks name; do echo "disk $name has $blocks KiB"; done </proc/partitions ;;
         *) echo "heard $line" ;;
     esac
 done
@@ -124,6 +134,8 @@ class Lab:
                 cleaner.faults = SimFaults()
             for machine in self._machines:
                 await cleaner.kill(machine)
+                if isinstance(cleaner, KeepsElsewhere):
+                    await cleaner.discard(machine)
         for driver in self._drivers:
             await driver.close()
 
@@ -172,6 +184,10 @@ class Lab:
 
 
 class SimLab(Lab):
+    async def sees_disk(self, driver: MachineDriver, machine: Machine, disk: str, size_mib: int) -> None:
+        """What is simulated is that it is there, not what it looks like."""
+        assert SimDriver(Exits()).disks_of(machine)
+
     def make_driver(self, exits: Exits) -> SimDriver:
         return SimDriver(exits)
 
@@ -246,7 +262,7 @@ class QemuLab(Lab):
         return QemuDriver("tcg", exits, namespace=self.namespace)
 
     def make_machine(self, ip: str, directory: Path) -> Machine:
-        group = f"{self.group}/{ip}"
+        group = f"{self.group}/qemu/{ip}"
         cgroups.ensure(group, cgroups.Limits(memory_mib=512, pids=64))
         machine = machine_of(ip, directory, self.boot, group, f"xd{ip.rpartition('.')[2]}")
         return msgspec.structs.replace(machine, machine_type=self.board)
@@ -262,7 +278,7 @@ class QemuLab(Lab):
         broken = [
             replace(machine, initrd=self.directory / "missing"),
             replace(machine, nic=replace(machine.nic, bridge="xdrvnone")),
-            replace(machine, cgroup=f"{self.group}/missing"),
+            replace(machine, cgroup=f"{self.group}/qemu/missing"),
             replace(machine, memory_mib=1 << 40),  # refused by QEMU itself
         ]
         driver = self.driver(exits)
@@ -308,6 +324,14 @@ class QemuLab(Lab):
         processes.send_signal(process, signal.SIGKILL)
         await processes.wait_gone(process, PATIENCE_S)
 
+    async def sees_disk(self, driver: MachineDriver, machine: Machine, disk: str, size_mib: int) -> None:
+        """Wait until the guest has a disk of this kind and size: /dev/vda, /dev/nvme0n1, /dev/sda and so on."""
+        found = re.compile(rf"disk {disk}\w* has {size_mib * 1024} KiB".encode())
+        async with asyncio.timeout(PATIENCE_S):
+            while not found.search(self._log(machine)):
+                await self.tell(driver, machine, b"disks\n")
+                await asyncio.sleep(0.2)
+
     def process(self, machine: Machine) -> processes.Pid:
         known = record.read(machine)
         assert known is not None
@@ -327,7 +351,7 @@ class QemuLab(Lab):
         """Until QEMU knows that its guest has ended. An agent would hold the monitor: only without."""
         heard: list[Exit] = []
         monitor = Monitor("lab", heard.append)
-        await monitor.connect(machine.directory / "monitor.sock", PATIENCE_S)
+        await monitor.connect(record.monitor_path(machine), PATIENCE_S)
         typing = await open_line(monitor)
         os.write(typing, line)
         await until(lambda: bool(heard))
@@ -349,7 +373,7 @@ def machine_of(ip: str, directory: Path, boot: BootFiles, cgroup: str, link: str
     return Machine(
         ip=ip,
         name=f"web-{ip.rpartition('.')[2]}",
-        instance_id="4a1f4d0c-6d0e-4f3c-9a55-1f1f5d7e2b10",
+        instance_id=str(uuid.uuid5(uuid.NAMESPACE_OID, str(directory))),
         machine_type=MachineType.AUTO,
         memory_mib=96,
         vcpus=1,
@@ -395,15 +419,16 @@ def make_boot_files(directory: Path) -> BootFiles:
 def initramfs(modules: Path) -> bytes:
     busybox = shutil.which("busybox")
     assert busybox is not None
+    script = _INIT.replace("MODULES", " ".join(_MODULES)).replace("DISK_DRIVERS", " ".join(_DISK_MODULES))
     entries = [
-        cpio.regular_file("init", _INIT.replace("MODULES", " ".join(_MODULES)).encode(), 0o755),
+        cpio.regular_file("init", script.encode(), 0o755),
         cpio.regular_file("bin/busybox", Path(busybox).read_bytes(), 0o755),
         cpio.directory("dev"),
         cpio.directory("proc"),
     ]
-    for name in _MODULES:
-        path = next(modules.rglob(f"{name}.ko"))
-        entries.append(cpio.regular_file(f"modules/{name}.ko", path.read_bytes()))
+    for name in (*_MODULES, *_DISK_MODULES):
+        for path in modules.rglob(f"{name}.ko"):
+            entries.append(cpio.regular_file(f"modules/{name}.ko", path.read_bytes()))
     return cpio.archive(entries)
 
 

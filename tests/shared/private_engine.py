@@ -1,4 +1,4 @@
-"""A Docker Engine of our own: private socket, data and mounts, no network; gone even if pytest is killed."""
+"""A Docker Engine or Podman of our own: private socket, data, mounts; no network; gone even if pytest is killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,7 +38,7 @@ shutil.rmtree(directory, ignore_errors=True)
 """
 
 
-def _command(directory: Path, listening: Path) -> list[str]:
+def _dockerd(directory: Path, listening: Path) -> list[str]:
     return [
         "dockerd",
         f"--data-root={directory / 'data'}",
@@ -54,16 +54,49 @@ def _command(directory: Path, listening: Path) -> list[str]:
     ]
 
 
+def _podman(directory: Path, listening: Path) -> list[str]:
+    return [
+        "podman",
+        f"--root={directory / 'root'}",
+        f"--runroot={directory / 'run'}",
+        f"--tmpdir={directory / 'tmp'}",
+        "--storage-driver=overlay",
+        "--cgroup-manager=cgroupfs",
+        "--events-backend=file",
+        f"--runtime={shutil.which('runc')}",  # crun wants one version of cgroups only
+        "system",
+        "service",
+        "--time=0",
+        f"unix://{listening}",
+    ]
+
+
 @contextmanager
 def private_engine() -> Iterator[Path]:
-    """The socket of an engine that answers."""
+    """The socket of a Docker Engine that answers."""
     if shutil.which("dockerd") is None:
         pytest.skip("there is no dockerd: apt-get install docker.io")
+    with _serving(_dockerd) as listening:
+        yield listening
+
+
+@contextmanager
+def private_podman() -> Iterator[Path]:
+    """The socket of a Podman that answers."""
+    for program in ("podman", "runc"):
+        if shutil.which(program) is None:
+            pytest.skip(f"there is no {program}: apt-get install {program}")
+    with _serving(_podman) as listening:
+        yield listening
+
+
+@contextmanager
+def _serving(command: Callable[[Path, Path], list[str]]) -> Iterator[Path]:
     # Not in pytest's own directories: a socket's path must be short.
     directory = Path(tempfile.mkdtemp(prefix="atoll-engine-", dir="/var/tmp"))
     listening = directory / "docker.sock"
     guard = subprocess.Popen(
-        [sys.executable, "-c", _GUARD, str(directory), *_command(directory, listening)],
+        [sys.executable, "-c", _GUARD, str(directory), *command(directory, listening)],
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
@@ -80,7 +113,7 @@ def private_engine() -> Iterator[Path]:
 def _wait_until_it_answers(listening: Path, log: Path) -> None:
     until = time.monotonic() + START_TIMEOUT_S
     while not _answers(listening):
-        assert time.monotonic() < until, f"dockerd does not answer: {log.read_text()[-2000:]}"
+        assert time.monotonic() < until, f"the engine does not answer: {log.read_text()[-2000:]}"
         time.sleep(0.05)
 
 

@@ -19,6 +19,7 @@ from atoll.model.checks import (
     check_range,
     check_tags,
 )
+from atoll.model.hardware import KernelOptions, Watchdog, WatchdogAction, check_kernel_options
 from atoll.model.ssh import SshKeys, check_ssh_keys
 from atoll.model.vm import (
     MAX_MEMORY_MIB,
@@ -48,6 +49,9 @@ class ChangeVm(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     milli_cpus: MilliCpus | UnsetType = UNSET
     machine_type: MachineType | UnsetType = UNSET
     console: ConsoleKind | UnsetType = UNSET
+    kernel_options: KernelOptions | UnsetType = UNSET
+    watchdog: Watchdog | UnsetType = UNSET
+    watchdog_action: WatchdogAction | UnsetType = UNSET
     tags: TagChanges | UnsetType = UNSET
     """Those to set; null removes one; those that are not named stay."""
     owner_users: Owners | UnsetType = UNSET
@@ -84,6 +88,8 @@ class ChangeVm(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
                 raise Invalid("previous_user_data", True, "contradicts user data that is given")
         if self.subnet is not UNSET:
             check_name("subnet", self.subnet)
+        if self.kernel_options is not UNSET:
+            check_kernel_options(self.kernel_options)
 
 
 def _check_owners(owners: tuple[str, ...]) -> None:

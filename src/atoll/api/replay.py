@@ -17,4 +17,6 @@ def as_request(vm: VM, user_data: bytes) -> CreateVm:
 def _as_spec(volume: Volume) -> VolumeSpec:
     # Left out where there is no choice, so that the request suits another node too.
     store = volume.store if volume.type is VolumeType.PERSISTENT else None
-    return VolumeSpec(volume.size_mib, volume.name, volume.format, volume.fs, volume.type, store)
+    return VolumeSpec(
+        volume.size_mib, volume.name, volume.format, volume.fs, volume.type, store, volume.interface
+    )

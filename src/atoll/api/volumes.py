@@ -14,6 +14,7 @@ from atoll.model.vm import VM
 from atoll.model.volume import (
     MAX_VOLUME_MIB,
     MAX_VOLUMES,
+    DiskInterface,
     VolumeFormat,
     VolumeMib,
     VolumeName,
@@ -38,6 +39,7 @@ class UploadVolume(Struct, frozen=True, forbid_unknown_fields=True):
     size_mib: VolumeMib | None = None
     """At least what the content needs; left out: just that."""
     store: Name | None = None
+    interface: DiskInterface = DiskInterface.VIRTIO
     attach: bool = True
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from atoll.api.changes import VM_BECOME_PRIMARY_OWNER, VM_CHANGE, ChangeVm
 from atoll.cli.arguments import Commands, Parser, add_verb, parse_tags
 from atoll.cli.context import connect
 from atoll.cli.output import Results, add_show_options, notice, style_of
-from atoll.cli.vm_policies import NEVER, add_policy_options, parse_expiry
+from atoll.cli.vm_policies import NEVER, add_hardware_options, add_policy_options, hardware_of, parse_expiry
 from atoll.cli.vm_request import add_vm_argument, check_ref, read_ssh_keys, read_user_data
 from atoll.cli.vm_view import vm_view
 from atoll.errors import Invalid, Malformed
@@ -46,7 +46,9 @@ def add_change_options(parser: Parser) -> None:
     parser.add_argument(
         "--hostname", "--name", dest="hostname", metavar="NAME", help="its name, and its guest's"
     )
-    parser.add_argument("--memory", metavar="SIZE", help="from its next start on")
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="at once for containers, else from its next start on"
+    )
     parser.add_argument("--cpus", metavar="N", help="2, 0.5 or 250m")
     parser.add_argument(
         "--machine-type",
@@ -57,6 +59,7 @@ def add_change_options(parser: Parser) -> None:
     parser.add_argument(
         "--console", choices=[str(kind) for kind in ConsoleKind], metavar="KIND", help="none, serial or vnc"
     )
+    add_hardware_options(parser)
     parser.add_argument("--subnet", metavar="ID", help="gives it a new address there; only while it is down")
     parser.add_argument(
         "--tag", action="append", default=[], metavar="KEY=VALUE", help="set; may be repeated"
@@ -99,7 +102,7 @@ def change_request(options: argparse.Namespace, now: datetime) -> ChangeVm:
         "destroy_on_power_down": options.destroy_on_power_down,
         "protected": options.protect,
     }
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in given.items() if value is not None} | hardware_of(options)
     if options.expires is not None:
         given["expires_at"] = None if options.expires == NEVER else parse_expiry(options.expires, now)
     if not given:

@@ -1,21 +1,22 @@
-"""Options of a VM that are the same when it is made and when it is changed: its rules and its volumes. Pure."""
+"""Options of a VM that are the same when it is made and when it is changed: rules, hardware, volumes. Pure."""
 
 from __future__ import annotations
 
 import argparse
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from atoll.cli.arguments import Parser, parse_duration_s, unknown
 from atoll.errors import Invalid
+from atoll.model.hardware import Watchdog, WatchdogAction
 from atoll.model.size import parse_mib
 from atoll.model.vm import RestartPolicy
-from atoll.model.volume import FileSystem, VolumeFormat, VolumeSpec, VolumeType
+from atoll.model.volume import DiskInterface, FileSystem, VolumeFormat, VolumeSpec, VolumeType
 
-T = TypeVar("T", VolumeFormat, FileSystem, VolumeType)
+T = TypeVar("T", VolumeFormat, FileSystem, VolumeType, DiskInterface)
 
 NEVER = "never"
-_VOLUME_KEYS = ("size", "name", "format", "fs", "type", "store")
+_VOLUME_KEYS = ("size", "name", "format", "fs", "type", "store", "interface")
 
 
 def add_policy_options(parser: Parser, *, changing: bool) -> None:
@@ -45,13 +46,45 @@ def add_policy_options(parser: Parser, *, changing: bool) -> None:
     )
 
 
+def add_hardware_options(parser: Parser) -> None:
+    """As above: of kinds of machine that have a kernel and devices of their own."""
+    parser.add_argument(
+        "--kernel-options", metavar="TEXT", help='added to the kernel\'s command line, as "quiet foo=1"'
+    )
+    parser.add_argument(
+        "--watchdog",
+        choices=[str(kind) for kind in Watchdog],
+        metavar="KIND",
+        help="none or i6300esb; default none",
+    )
+    parser.add_argument(
+        "--watchdog-action",
+        choices=[str(action) for action in WatchdogAction],
+        metavar="ACTION",
+        help="none, reset, shutdown or poweroff, when the guest stirs it no more; default reset",
+    )
+
+
+def hardware_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What of it was typed, by the names that requests have for it."""
+    given = {
+        "kernel_options": options.kernel_options,
+        "watchdog": options.watchdog and Watchdog(options.watchdog),
+        "watchdog_action": options.watchdog_action and WatchdogAction(options.watchdog_action),
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def parse_expiry(text: str, now: datetime) -> datetime:
     """A moment, from a duration that begins now."""
     return now + timedelta(seconds=parse_duration_s("expires", text))
 
 
 def parse_volume(text: str) -> VolumeSpec:
-    """size=1GiB[,name=data][,format=raw|qcow2][,fs=ext4][,type=persistent|memory][,store=NAME]"""
+    """size=1GiB[,name=data][,format=raw|qcow2][,fs=ext4][,type=persistent|memory][,store=NAME]
+
+    [,interface=virtio|nvme|ide]
+    """
     given: dict[str, str] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")
@@ -73,6 +106,7 @@ def parse_volume(text: str) -> VolumeSpec:
         fs=_choice("fs", given.get("fs", "none"), FileSystem),
         type=_choice("type", given.get("type", "persistent"), VolumeType),
         store=given.get("store"),
+        interface=_choice("interface", given.get("interface", "virtio"), DiskInterface),
     )
 
 

@@ -20,7 +20,13 @@ from msgspec import structs
 
 from atoll.api.hypervisor import VM_REF_PATTERN, CreateVm, StopVm, Wait
 from atoll.cli.arguments import VM_METAVAR, Parser, parse_duration_s, parse_tags
-from atoll.cli.vm_policies import add_policy_options, parse_expiry, parse_volume
+from atoll.cli.vm_policies import (
+    add_hardware_options,
+    add_policy_options,
+    hardware_of,
+    parse_expiry,
+    parse_volume,
+)
 from atoll.errors import Invalid, Malformed
 from atoll.model.checks import check_pattern
 from atoll.model.size import parse_mib, parse_milli_cpus
@@ -59,6 +65,7 @@ def add_create_options(parser: Parser) -> None:
         metavar="KIND",
         help="none, serial, or vnc: a screen besides; default serial",
     )
+    add_hardware_options(parser)
     parser.add_argument("--subnet", metavar="ID", help="default: one that has a free address")
     parser.add_argument(
         "--extra-subnet",
@@ -84,7 +91,7 @@ def add_create_options(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="size=SIZE[,KEY=VALUE…]",
-        help="with name=, format=raw|qcow2, fs=ext4, type=memory, store=; may be repeated",
+        help="with name=, format=raw|qcow2, fs=ext4, type=memory, store=, interface=virtio|nvme|ide; may be repeated",
     )
     add_policy_options(parser, changing=False)
     # Everything so far is in a request; those below say how to go about it.
@@ -140,6 +147,7 @@ def create_request(options: argparse.Namespace, user_data: bytes, now: datetime 
             console=ConsoleKind(options.console),
             subnet=options.subnet,
             extra_subnets=tuple(options.extra_subnet),
+            **hardware_of(options),
             tags=parse_tags(options.tag),
             owner_users=tuple(options.owner_user),
             owner_groups=tuple(options.owner_group),

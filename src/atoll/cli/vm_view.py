@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from atoll.cli.output import Column, View, age, ip_key, joined
+from atoll.model.hardware import Watchdog
 from atoll.model.size import show_mib
 from atoll.model.ssh import comment_of, kind_of
 from atoll.model.vm import VM, VmState
@@ -45,6 +46,8 @@ def vm_view(now: datetime) -> View[VM]:
             Column("started_by", lambda vm: vm.started_by or "-", wide=True),
             Column("machine", lambda vm: vm.machine_type, wide=True),
             Column("console", lambda vm: vm.console, wide=True),
+            Column("kernel-options", lambda vm: vm.kernel_options or "-", wide=True),
+            Column("watchdog", _watchdog, wide=True),
             Column("vcpus", lambda vm: str(vm.vcpus), key=lambda vm: vm.vcpus, wide=True),
             Column("subnet", lambda vm: vm.subnet, wide=True),
             Column("nics", _nics, wide=True),
@@ -98,6 +101,10 @@ def _keys(vm: VM) -> str:
 
 def _volumes(vm: VM) -> str:
     return joined(f"{volume.name} {volume.format} {show_mib(volume.size_mib)}" for volume in vm.volumes)
+
+
+def _watchdog(vm: VM) -> str:
+    return "-" if vm.watchdog is Watchdog.NONE else f"{vm.watchdog}, {vm.watchdog_action}"
 
 
 def _restart(vm: VM) -> str:

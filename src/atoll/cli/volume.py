@@ -30,7 +30,7 @@ from atoll.cli.vm_request import add_vm_argument, check_ref
 from atoll.errors import Conflict, Invalid, Unreachable
 from atoll.model.size import parse_mib, show_mib
 from atoll.model.vm import VM
-from atoll.model.volume import Volume, VolumeFormat, check_volume_name, find
+from atoll.model.volume import DiskInterface, Volume, VolumeFormat, check_volume_name, find
 
 CHUNK = 1 << 20
 
@@ -55,6 +55,9 @@ def register(commands: Commands) -> None:
         "--type", choices=("persistent", "memory"), default="persistent", help="default persistent"
     )
     add.add_argument("--store", metavar="NAME", help="default: the one that has most room")
+    add.add_argument(
+        "--interface", choices=("virtio", "nvme", "ide"), default="virtio", help="default virtio"
+    )
     add.add_argument("--content", metavar="FILE", help="what is on it, raw or qcow2 as --format says")
     add.add_argument("--detached", action="store_true", help="do not give it to the guest yet")
     add_show_options(add)
@@ -129,7 +132,10 @@ def add_request(options: argparse.Namespace) -> AddVolume:
     """The volume that was typed."""
     if options.size is None:
         raise Invalid("size", None, "is needed for a volume without content", hint="for example: --size 1GiB")
-    given = {name: getattr(options, name) for name in ("size", "name", "format", "fs", "type", "store")}
+    given = {
+        name: getattr(options, name)
+        for name in ("size", "name", "format", "fs", "type", "store", "interface")
+    }
     text = ",".join(f"{name}={value}" for name, value in given.items() if value is not None)
     return AddVolume(parse_volume(text), attach=not options.detached)
 
@@ -149,6 +155,7 @@ def _upload(options: argparse.Namespace, ref: str) -> VM:
                 format=VolumeFormat(options.format),
                 size_mib=parse_mib("size", options.size) if options.size else None,
                 store=options.store,
+                interface=DiskInterface(options.interface),
                 attach=not options.detached,
             )
             return client.upload(volumes.VOLUME_UPLOAD, params, file, length, query=query)
@@ -243,6 +250,7 @@ VOLUME_VIEW: View[Volume] = View(
         Column("fs", lambda volume: volume.fs),
         Column("type", lambda volume: volume.type),
         Column("store", lambda volume: volume.store or "-"),
+        Column("interface", lambda volume: volume.interface),
         Column("attached", lambda volume: "yes" if volume.attached else "no"),
     ),
 )

@@ -24,9 +24,15 @@ from atoll.model.checks import (
     check_range,
     check_tags,
 )
+from atoll.model.hardware import (
+    KernelOptions,
+    Watchdog,
+    WatchdogAction,
+    check_kernel_options,
+)
 from atoll.model.network import link_local
 from atoll.model.ssh import SshKeys, check_ssh_keys
-from atoll.model.volume import MAX_VOLUMES, Volume, VolumeSpec, check_volumes
+from atoll.model.volume import MAX_VOLUMES, Volume, VolumeSpec, check_interfaces, check_volumes
 
 MAX_MEMORY_MIB = 16 << 20
 MAX_MILLI_CPUS = 1_024_000
@@ -133,6 +139,11 @@ class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
     console: ConsoleKind = ConsoleKind.SERIAL
     extra_subnets: ExtraSubnets = ()
     """Those that it has an interface in beside its first one, in the order in which the guest finds them."""
+    kernel_options: KernelOptions = ""
+    """Added to the command line of the image's kernel."""
+    watchdog: Watchdog = Watchdog.NONE
+    watchdog_action: WatchdogAction = WatchdogAction.RESET
+    """What comes of a guest that has begun to stir its watchdog and stirs it no more."""
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
@@ -155,6 +166,9 @@ class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
         check_volumes(self.volumes)
         check_policies(self.restart, self.destroy_on_power_down)
         check_console(self.console, self.machine_type)
+        check_kernel_options(self.kernel_options)
+        check_watchdog(self.watchdog, self.machine_type)
+        check_interfaces(self.volumes, has_pci=self.machine_type is not MachineType.MICROVM)
 
 
 class Running(Struct, frozen=True):
@@ -166,6 +180,9 @@ class Running(Struct, frozen=True):
     console: ConsoleKind
     volumes: tuple[str, ...]
     """The names of those that the guest has."""
+    kernel_options: str = ""
+    watchdog: Watchdog = Watchdog.NONE
+    watchdog_action: WatchdogAction = WatchdogAction.RESET
 
 
 class VmNic(Struct, frozen=True):
@@ -230,6 +247,9 @@ class VM(Struct, frozen=True):
     console: ConsoleKind = ConsoleKind.SERIAL
     nics: tuple[VmNic, ...] = ()
     """Its interfaces beside the first, which has the address that is its key."""
+    kernel_options: str = ""
+    watchdog: Watchdog = Watchdog.NONE
+    watchdog_action: WatchdogAction = WatchdogAction.RESET
 
     @property
     def all_nics(self) -> tuple[VmNic, ...]:
@@ -269,6 +289,16 @@ def check_console(console: ConsoleKind, machine_type: MachineType) -> None:
     if console is ConsoleKind.VNC and machine_type is MachineType.MICROVM:
         raise Invalid(
             "console", str(console), "machine type microvm has no screen", hint=f"choose {MachineType.Q35}"
+        )
+
+
+def check_watchdog(watchdog: Watchdog, machine_type: MachineType) -> None:
+    if watchdog is not Watchdog.NONE and machine_type is MachineType.MICROVM:
+        raise Invalid(
+            "watchdog",
+            str(watchdog),
+            "machine type microvm has no place for one",
+            hint=f"choose {MachineType.Q35}",
         )
 
 

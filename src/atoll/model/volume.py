@@ -19,6 +19,7 @@ from atoll.model.checks import Name, check_name, check_pattern, check_range
 VOLUME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?$"
 MAX_VOLUME_MIB = 1 << 30
 MAX_VOLUMES = 16
+MAX_IDE_VOLUMES = 4
 ROOT = "root"
 
 VolumeName = Annotated[str, Meta(pattern=VOLUME_PATTERN, max_length=20)]
@@ -43,6 +44,15 @@ class FileSystem(StrEnum):
     EXT4 = "ext4"
 
 
+class DiskInterface(StrEnum):
+    """As what a guest finds a disk."""
+
+    VIRTIO = "virtio"
+    NVME = "nvme"
+    IDE = "ide"
+    """For guests that know no other. Such a disk comes and goes at a start only, and a machine has four at most."""
+
+
 class VolumeSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """A volume that a user asks for."""
 
@@ -54,6 +64,7 @@ class VolumeSpec(Struct, frozen=True, forbid_unknown_fields=True):
     type: VolumeType = VolumeType.PERSISTENT
     store: Name | None = None
     """Left out: the store that has most room."""
+    interface: DiskInterface = DiskInterface.VIRTIO
 
     def __post_init__(self) -> None:
         check_range("size_mib", self.size_mib, 1, MAX_VOLUME_MIB, "MiB")
@@ -81,6 +92,7 @@ class Volume(Struct, frozen=True):
     """Whether the guest has it; one that is detached is kept, and counted."""
     made: bool = True
     """Not while its content is on its way."""
+    interface: DiskInterface = DiskInterface.VIRTIO
 
     def __post_init__(self) -> None:
         check_range("size_mib", self.size_mib, 0, 1 << 40, "MiB")
@@ -118,6 +130,26 @@ def check_volumes(volumes: Sequence[VolumeSpec]) -> None:
     names = [volume.name for volume in volumes if volume.name is not None]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise Invalid("volume", twice, "is given twice")
+
+
+def check_interfaces(volumes: Sequence[VolumeSpec | Volume], *, has_pci: bool) -> None:
+    """What a machine can have of each: `has_pci` is not so of a microvm."""
+    other = next((volume for volume in volumes if volume.interface is not DiskInterface.VIRTIO), None)
+    if other is not None and not has_pci:
+        raise Invalid(
+            "interface",
+            str(other.interface),
+            "machine type microvm has virtio disks only",
+            hint="choose machine type q35, or interface=virtio",
+        )
+    ide = sum(volume.interface is DiskInterface.IDE for volume in volumes)
+    if ide > MAX_IDE_VOLUMES:
+        raise Invalid(
+            "interface",
+            f"{ide} ide volumes",
+            f"must be at most {MAX_IDE_VOLUMES}",
+            hint="choose nvme or virtio",
+        )
 
 
 def named(volumes: Sequence[VolumeSpec], taken: Sequence[str] = ()) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
+from atoll.model.hardware import Watchdog
 from atoll.model.image import Image
 from atoll.model.vm import VM, ConsoleKind, MachineType
 from atoll.model.volume import VolumeFormat
@@ -71,10 +72,11 @@ def doubted(last: Doubt | None, now: float, patience: Patience) -> Doubt:
 
 
 def can_fork(image: Image, vm: VM) -> bool:
-    """Whether a VM may begin as a copy of memory: its image says so, and it has no disk, screen or second NIC."""
+    """Whether a VM may begin as a copy of memory: its image says so, and it has nothing that others have not."""
     no_disk = all(volume.format is VolumeFormat.MEMORY for volume in vm.volumes)
     no_screen = vm.console is not ConsoleKind.VNC
-    return image.forkable and image.digest == vm.image_digest and no_disk and no_screen and not vm.nics
+    plain = no_disk and no_screen and not vm.nics and not vm.kernel_options and vm.watchdog is Watchdog.NONE
+    return image.forkable and image.digest == vm.image_digest and plain
 
 
 def spec_of(vm: VM, mtu: int) -> TemplateSpec:

@@ -72,7 +72,9 @@ def place(
         store = ""
         if spec.type is VolumeType.PERSISTENT:
             store = choose_store(spec.size_mib, spec.store, spaces, [*there, *placed])
-        placed.append(Volume(spec.format, spec.size_mib, name, spec.fs, spec.type, store))
+        placed.append(
+            Volume(spec.format, spec.size_mib, name, spec.fs, spec.type, store, interface=spec.interface)
+        )
     return tuple(placed)
 
 

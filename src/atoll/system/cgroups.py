@@ -39,6 +39,8 @@ __all__ = [
     "other_hierarchies",
     "remove",
     "remove_if_empty",
+    "resize_memory",
+    "systemd_hierarchy",
     "usage",
 ]
 
@@ -74,6 +76,37 @@ def ensure(group: str, limits: Limits) -> None:
             _write(root / group / write.file, write.value, f"limiting cgroup {group}")
 
 
+def resize_memory(group: str, memory_mib: int) -> bool:
+    """Hold a group that is in use to so much memory. False, and as it was, when it needs more than that."""
+    _check(group)
+    layout, doing = _layout(), f"limiting cgroup {group}"
+    if layout.version == 1:
+        return _write_unless_busy(
+            layout.roots["memory"] / group / "memory.limit_in_bytes", memory_mib * _MIB, doing
+        )
+    directory = layout.roots[""] / group
+    # A hard limit below what is used ends processes. A soft one makes room, as far as that can be had.
+    _write(directory / "memory.high", str(memory_mib * _MIB), doing)
+    try:
+        fits = int(_read(directory / "memory.current") or 0) <= memory_mib * _MIB
+        if fits:
+            _write(directory / "memory.max", str(memory_mib * _MIB), doing)
+    finally:
+        _write(directory / "memory.high", "max", doing)
+    return fits
+
+
+def _write_unless_busy(path: Path, value: int, doing: str) -> bool:
+    with failing(f"{doing}: writing {value} to {path.name}"):
+        try:
+            path.write_text(str(value))
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                return False
+            raise
+    return True
+
+
 def join_paths(group: str) -> tuple[Path, ...]:
     """The files into which a process writes its number to enter the group."""
     _check(group)
@@ -99,6 +132,11 @@ def children(group: str) -> set[str]:
 def other_hierarchies() -> tuple[Path, ...]:
     """Where hierarchies are mounted that we do not use."""
     return _layout().others
+
+
+def systemd_hierarchy() -> Path | None:
+    """Where the hierarchy is mounted in which systemd keeps its units, if that is one that we do not use."""
+    return _layout().systemd
 
 
 def kill_all(group: str, timeout_s: float = 2.0) -> None:

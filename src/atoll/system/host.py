@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 from pathlib import Path
 
@@ -28,6 +29,18 @@ _ADMIN_DIRECTORIES = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 def boot_id() -> str:
     """Differs after every boot, so what was cached about the host can be tied to it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def process_limits() -> dict[str, int]:
+    """The most open files and processes that a process of this user may have, by the names that engines use."""
+    # There are never more processes than that, so engines cut their own limit down to it.
+    pid_max = int(Path("/proc/sys/kernel/pid_max").read_text())
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    limited = processes != resource.RLIM_INFINITY
+    return {
+        "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        "nproc": min(processes, pid_max) if limited else pid_max,
+    }
 
 
 def cores() -> int:

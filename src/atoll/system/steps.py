@@ -27,16 +27,18 @@ STEPS = frozenset(
         "create.committed",
         # a machine: its cgroup, its place in the network, its process; and their removal
         *("launch.limited", "launch.plugged", "launch.started"),
-        *("halt.killed", "halt.unplugged", "halt.released"),
+        *("halt.killed", "halt.unplugged", "halt.released", "halt.discarded"),
         *("qemu.spawned", "qemu.recorded", "qemu.connected", "qemu.restored"),
         *("qemu.unwatched", "qemu.ended", "qemu.forgotten"),
+        *("docker.named", "docker.imported", "docker.created", "docker.recorded", "docker.cleaned"),
+        *("docker.noted", "docker.started", "docker.plugged", "docker.ended", "docker.removed"),
         # start, stop, destroy
         *("start.noted", "start.launched", "start.running"),
         *("stop.noted", "stop.asked", "stop.halted", "stop.stopped"),
         *("destroy.noted", "destroy.halted", "destroy.discarded", "destroy.forgotten"),
         *("exit.noted", "exit.halted"),
         # change, also of the address
-        *("change.user-data", "change.recorded"),
+        *("change.user-data", "change.recorded", "change.shrunk", "change.grown"),
         *("move.noted", "move.carried", "move.renamed", "move.recorded"),
         *("volume.claimed", "volume.made", "volume.finished", "volume.forgotten", "volume.removed"),
         # what the node was given: changed, and taken away with all that serves it

@@ -31,6 +31,12 @@ def engine_socket() -> Iterator[Path]:
         yield socket
 
 
+@pytest.fixture(scope="session")
+def podman_socket() -> Iterator[Path]:
+    with engine.private_podman() as socket:
+        yield socket
+
+
 def make_lab(kind: str, request: pytest.FixtureRequest, directory: Path) -> Any:
     if kind == "sim":
         return labs.SimLab(directory)
@@ -43,6 +49,10 @@ def make_lab(kind: str, request: pytest.FixtureRequest, directory: Path) -> Any:
         if shutil.which("lxc-start") is None:
             pytest.skip("there is no lxc-start: apt-get install lxc")
         return container_labs.LxcLab(directory, image)
+    if kind == "podman":
+        return container_labs.PodmanLab(
+            directory, image, request.getfixturevalue("podman_socket"), engine.ask
+        )
     return container_labs.DockerLab(directory, image, request.getfixturevalue("engine_socket"), engine.ask)
 
 
@@ -57,7 +67,7 @@ def opened() -> Any:
     return labs.opened
 
 
-@pytest.fixture(params=["sim", "qemu", "lxc", "docker"])
+@pytest.fixture(params=["sim", "qemu", "lxc", "docker", "podman"])
 async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
     chosen = make_lab(request.param, request, tmp_path)
     async with labs.opened(chosen) as lab:

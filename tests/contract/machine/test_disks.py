@@ -12,6 +12,7 @@ from msgspec import structs
 from atoll.drivers.machine.base import CanHotplug, Disk
 from atoll.errors import Conflict, HostFailure
 from atoll.model.vm import MachineType
+from atoll.model.volume import DiskInterface
 
 
 @pytest.fixture(params=["sim", "qemu"])
@@ -55,7 +56,7 @@ async def test_a_disk_comes_and_goes_and_comes_again_while_a_machine_runs(
     await driver.start(machine)
     await lab.booted(machine)
     for _ in range(2):
-        assert await driver.can_attach(machine)
+        assert await driver.can_attach(machine, disk)
         await driver.attach(machine, disk)
         await driver.attach(machine, disk)
         await driver.detach(machine, disk.name)
@@ -104,5 +105,42 @@ async def test_a_microvm_keeps_the_disks_that_it_started_with(lab: Any, exits: A
     driver = lab.driver(exits)
     machine = structs.replace(lab.machine(), machine_type=MachineType.MICROVM, disks=(disk,))
     await driver.start(machine)
-    assert not await driver.can_attach(machine)
+    assert not await driver.can_attach(machine, Disk("more", 1))
     assert not await driver.can_detach(machine, disk.name)
+
+
+SEEN_AS = {DiskInterface.VIRTIO: "vd", DiskInterface.NVME: "nvme", DiskInterface.IDE: "sd"}
+
+
+async def test_a_guest_finds_each_disk_at_the_interface_that_was_asked_for(lab: Any, exits: Any) -> None:
+    driver = lab.driver(exits)
+    disks = tuple(
+        Disk(f"disk{number}", 2 + number, interface=interface)
+        for number, interface in enumerate((*SEEN_AS, DiskInterface.IDE, DiskInterface.IDE))
+    )
+    machine = structs.replace(lab.machine(), disks=disks)
+    await driver.start(machine)
+    await lab.booted(machine)
+    for disk in disks:
+        await lab.sees_disk(driver, machine, SEEN_AS[disk.interface], disk.size_mib)
+
+
+async def test_an_nvme_disk_comes_and_goes_while_a_machine_runs(lab: Any, exits: Any, disk: Disk) -> None:
+    driver, machine = lab.driver(exits), lab.machine()
+    nvme = structs.replace(disk, interface=DiskInterface.NVME)
+    await driver.start(machine)
+    await lab.booted(machine)
+    assert await driver.can_attach(machine, nvme)
+    await driver.attach(machine, nvme)
+    await lab.sees_disk(driver, machine, "nvme", nvme.size_mib)
+    assert await driver.can_detach(machine, nvme.name)
+    await driver.detach(machine, nvme.name)
+
+
+async def test_an_ide_disk_comes_and_goes_at_a_start_only(lab: Any, exits: Any, disk: Disk) -> None:
+    driver = lab.driver(exits)
+    ide = structs.replace(disk, interface=DiskInterface.IDE)
+    machine = structs.replace(lab.machine(), disks=(ide,))
+    await driver.start(machine)
+    assert not await driver.can_detach(machine, ide.name)
+    assert not await driver.can_attach(machine, structs.replace(ide, name="more"))

@@ -17,8 +17,9 @@ from atoll.system.links import Links
 # linux/capability.h
 NUMBERS = {
     "chown": 0, "dac_override": 1, "fowner": 3, "kill": 5, "setgid": 6, "setuid": 7, "net_bind_service": 10,
-    "net_admin": 12, "sys_module": 16, "sys_rawio": 17, "sys_boot": 22, "sys_time": 25, "audit_control": 30,
-    "mac_override": 32, "mac_admin": 33, "syslog": 34, "wake_alarm": 35, "block_suspend": 36, "audit_read": 37,
+    "net_admin": 12, "sys_module": 16, "sys_rawio": 17, "sys_admin": 21, "sys_boot": 22, "sys_time": 25,
+    "audit_control": 30, "setfcap": 31, "mac_override": 32, "mac_admin": 33, "syslog": 34, "wake_alarm": 35,
+    "block_suspend": 36, "audit_read": 37,
 }  # fmt: skip
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "uts")
 
@@ -48,6 +49,10 @@ def status_of(process: Path) -> dict[str, list[str]]:
 
 def has(mask: str, name: str) -> bool:
     return bool(int(mask, 16) >> NUMBERS[name] & 1)
+
+
+def bits(mask: str) -> set[int]:
+    return {bit for bit in range(64) if int(mask, 16) >> bit & 1}
 
 
 def own_namespaces(process: Path) -> set[str]:
@@ -96,6 +101,55 @@ def test_an_lxc_container_has_namespaces_of_its_own_and_dropped_rights_cannot_be
     assert status["Seccomp"] == ["2"]
 
 
+def keeping(machine: Machine) -> dict[str, Path]:
+    """The processes of the host's own that keep a container, by name."""
+    pids = (
+        pid
+        for group in (lxc_config.keeper_group(machine), lxc_config.monitor_group(machine))
+        for pid in cgroups.members(group)
+    )
+    return {Path(f"/proc/{pid}/comm").read_text().strip(): Path(f"/proc/{pid}") for pid in pids}
+
+
+def test_what_keeps_an_lxc_container_has_six_rights_of_root_and_no_more(lxc: tuple[Machine, Path]) -> None:
+    found = keeping(lxc[0])
+    assert found.keys() == {"sh", "lxc-start", "tail"}
+    allowed = {"dac_override", "net_admin", "setfcap", "setgid", "setuid", "sys_admin"}
+    if apparmor_is_on():
+        allowed |= {"mac_admin"}
+    for name, process in found.items():
+        status = status_of(process)
+        # That which keeps the last words is nobody.
+        nobody = name == "tail"
+        assert status["Uid"] == status["Gid"] == ["65534" if nobody else "0"] * 4, name
+        granted = {NUMBERS[right] for right in allowed}
+        assert bits(status["CapBnd"][0]) == granted, name
+        assert bits(status["CapPrm"][0]) == bits(status["CapEff"][0]) == (set() if nobody else granted), name
+        assert status["CapInh"] == status["CapAmb"] == ["0" * 16], name
+        # The container would have both from the others: programs that change their user could not be run in it.
+        assert (status["NoNewPrivs"], status["Seccomp"]) == (["1" if nobody else "0"], ["0"]), name
+
+
+def apparmor_is_on() -> bool:
+    switch = Path("/sys/module/apparmor/parameters/enabled")
+    return switch.exists() and switch.read_text().strip() == "Y"
+
+
+def test_what_keeps_an_lxc_container_is_detached_limited_and_holds_no_file_of_another_vm(
+    lxc: tuple[Machine, Path],
+) -> None:
+    machine, _ = lxc
+    for name, process in keeping(machine).items():
+        assert_is_limited(machine, process)
+        opened = {os.readlink(link) for link in (process / "fd").iterdir()}
+        ours = {
+            path
+            for path in opened
+            if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/sys/"))
+        }
+        assert all(path.startswith((str(machine.directory), "/mnt/")) for path in ours), (name, ours)
+
+
 def test_an_lxc_container_is_limited_and_holds_no_file_of_the_host(lxc: tuple[Machine, Path]) -> None:
     machine, process = lxc
     assert_is_limited(machine, process)
@@ -106,7 +160,7 @@ def test_the_disk_of_an_lxc_container_is_for_root_alone_and_its_mounts_for_its_m
     lxc: tuple[Machine, Path],
 ) -> None:
     machine, process = lxc
-    assert (machine.directory / "disk").stat().st_mode & 0o777 == 0o700
+    assert (machine.directory / "lxc/disk").stat().st_mode & 0o777 == 0o700
     assert str(machine.directory) not in (process / "mountinfo").read_text()
     mounted = Path("/proc/self/mountinfo").read_text()
     assert str(machine.directory) not in mounted
@@ -118,7 +172,7 @@ def test_what_a_container_writes_belongs_on_disk_to_whom_it_sees(lxc: tuple[Mach
     # As root of the container: through its own root directory.
     (process / "root/made").touch()
     os.chown(process / "root/made", *[machine.uid + 1000] * 2)
-    assert (machine.directory / "disk/upper/made").stat().st_uid == 1000
+    assert (machine.directory / "lxc/disk/upper/made").stat().st_uid == 1000
 
 
 def test_a_docker_container_has_few_rights_and_can_gain_none(docker: tuple[Machine, Path]) -> None:
@@ -126,8 +180,7 @@ def test_a_docker_container_has_few_rights_and_can_gain_none(docker: tuple[Machi
     status = status_of(process)
     granted = {NUMBERS[name.lower()] for name in docker_config.CAPABILITIES}
     for kind in ("CapPrm", "CapEff", "CapBnd"):
-        mask = int(status[kind][0], 16)
-        assert {bit for bit in range(64) if mask >> bit & 1} == granted, kind
+        assert bits(status[kind][0]) == granted, kind
     assert (status["CapAmb"], status["NoNewPrivs"], status["Seccomp"]) == (["0" * 16], ["1"], ["2"])
     assert own_namespaces(process) == set(NAMESPACES)
 

@@ -82,7 +82,7 @@ def test_it_has_no_files_open_but_its_own(running: tuple[Machine, Path]) -> None
         str(machine.kernel),
         str(machine.initrd),
         str(machine.directory / "console.log"),
-        str(machine.directory / "qemu.log"),
+        str(machine.directory / "qemu/messages"),
     }
 
     opened = {os.readlink(link) for link in (process / "fd").iterdir()}
@@ -102,6 +102,6 @@ def test_it_cannot_write_the_images_that_it_has_open(running: tuple[Machine, Pat
 def test_its_files_belong_to_root_alone(running: tuple[Machine, Path]) -> None:
     machine, _ = running
 
-    for name in ("qemu.json", "qemu.log", "console.log", "monitor.sock"):
+    for name in ("qemu/record.json", "qemu/messages", "console.log", "qemu/monitor.sock"):
         status = (machine.directory / name).stat()
         assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o600), name

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from atoll.drivers.machine.base import Exit, Seen
+from atoll.drivers.machine.qemu import record
 from atoll.drivers.machine.qemu.monitor import Watch
 from atoll.errors import TimedOut
 from atoll.system import files, host, processes
@@ -65,7 +66,7 @@ async def test_a_qemu_whose_record_was_never_written_is_found(lab: Any, exits: A
     await driver.start(machine)
     process = lab.process(machine)
     await driver.close()
-    (machine.directory / "qemu.json").unlink()
+    (record.record_path(machine)).unlink()
 
     successor = lab.driver(exits)
 
@@ -85,7 +86,7 @@ async def test_a_stranger_with_the_number_of_a_dead_qemu_is_left_alone(
     assert stranger is not None
     try:
         known = {"pid": stranger.pid, "started": stranger.started, "boot_id": host.boot_id(), **change}
-        (machine.directory / "qemu.json").write_text(json.dumps(known))
+        (record.record_path(machine)).write_text(json.dumps(known))
 
         seen = await driver.inspect([machine])
         await driver.kill(machine)

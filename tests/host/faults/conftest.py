@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+import private_engine as engine
+
 REPORT = os.environ.get("ATOLL_RELIABILITY")
 """A file for the figures of these tests: `make reliability` makes a page of them."""
 
@@ -41,12 +43,12 @@ def schedules() -> ModuleType:
 
 
 def _opened(
-    making_cloud: Callable[[Path], AbstractContextManager[Any]], images: Path, kind: str
+    making_cloud: Callable[[Path], AbstractContextManager[Any]], images: Path, kind: str, **more: Any
 ) -> Iterator[Any]:
     with making_cloud(images) as cloud:
         cloud("up")
         cloud("down")
-        with lab.Lab(cloud, kind).open() as opened:
+        with lab.Lab(cloud, kind, more).open() as opened:
             yield opened
 
 
@@ -58,6 +60,24 @@ def sim_lab(making_cloud: Any, images: Path) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def qemu_lab(making_cloud: Any, images: Path) -> Iterator[Any]:
     yield from _opened(making_cloud, images, "qemu")
+
+
+@pytest.fixture(scope="session")
+def engine_socket() -> Iterator[Path]:
+    with engine.private_engine() as socket:
+        yield socket
+
+
+@pytest.fixture(scope="session")
+def docker_lab(making_cloud: Any, images: Path, engine_socket: Path) -> Iterator[Any]:
+    yield from _opened(making_cloud, images, "docker", container_engine=str(engine_socket))
+
+
+@pytest.fixture
+def docker_node(docker_lab: Any) -> Iterator[Any]:
+    """A node of containers, without an agent. Empty again afterwards."""
+    yield docker_lab
+    docker_lab.empty()
 
 
 @pytest.fixture

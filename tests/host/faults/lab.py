@@ -102,7 +102,8 @@ class Tally:
 class Lab:
     """A node of one kind of machine. `agent` is the one that runs now, if one does."""
 
-    def __init__(self, cloud: Any, kind: str) -> None:
+    def __init__(self, cloud: Any, kind: str, more: dict[str, Any] | None = None) -> None:
+        self._more = more or {}
         self.cloud = cloud
         self.kind = kind
         self.tally = Tally()
@@ -192,7 +193,7 @@ class Lab:
     ) -> VM:
         """A VM that has come so far."""
         driver = driver or self.kind
-        image, memory_mib = ("appliance", 128) if driver == "qemu" else ("tiny", 32)
+        image, memory_mib = ("tiny", 32) if driver == "sim" else ("appliance", 128)
         spec = VmSpec(name, image, driver=driver, memory_mib=memory_mib, milli_cpus=milli_cpus, subnet="lan")
         *_, last = client.stream(api.VM_CREATE, body=api.CreateVm(spec, b"#!secret", api.Wait(wait_for, 60)))
         vm: VM = last.result
@@ -210,7 +211,7 @@ class Lab:
     def _write_configs(self) -> None:
         told = json.loads((self.cloud.directory / "agent.json").read_text())
         told.pop("roles", None)
-        told |= {"drivers": [self.kind], **COMMON}
+        told |= {"drivers": [self.kind], **COMMON, **self._more}
         for name, more in CONFIGS.items():
             self._config(name).write_text(json.dumps(told | more))
         self.add_images()
@@ -346,15 +347,15 @@ class Lab:
         links = {link_for(ip) for ip in running}
         assert self.ports() == links, "ports of the firewall do not fit the VMs that run"
         assert self.neighbours() == running, "neighbours do not fit the VMs that run"
-        qemus = {vm.ip for vm in listed if vm.state is VmState.RUNNING and vm.driver == "qemu"}
-        assert cgroups.children(f"atoll/{self.cloud.facts['id']}") == qemus, (
-            "cgroups do not fit the VMs that run"
-        )
+        real = {(vm.driver, vm.ip) for vm in listed if vm.state is VmState.RUNNING and vm.driver != "sim"}
+        root = f"atoll/{self.cloud.facts['id']}"
+        groups = {(kind, ip) for kind in cgroups.children(root) for ip in cgroups.children(f"{root}/{kind}")}
+        assert groups == real, "cgroups do not fit the VMs that run"
         with Links(self.cloud.namespace) as here:
             taps = {name for name in here.names() if name.startswith("at-")}
-        assert taps == {link_for(ip) for ip in qemus}, "taps do not fit the VMs that run"
-        for ip in qemus:
-            assert len(processes.processes_in(self.cloud.group(ip))) == 1
+        assert taps == {link_for(ip) for _, ip in real}, "taps do not fit the VMs that run"
+        for kind, ip in real:
+            assert len(processes.processes_in(self.cloud.group(ip, kind))) == 1
 
     def ports(self) -> set[str]:
         """The links of those that are plugged."""

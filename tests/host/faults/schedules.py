@@ -426,13 +426,13 @@ class Player:
 
     def _let_guests_go(self) -> None:
         """While there is no agent: every guest that runs powers off or dies."""
-        for path in self._lab.state.glob("vms/*/sim.json"):
+        for path in self._lab.state.glob("vms/*/sim/record.json"):
             record = json.loads(path.read_text())
             if record["exit"] is None:
                 record["exit"] = self._random.choice(("powered-off", "crashed"))
                 path.write_text(json.dumps(record))
-        for path in self._lab.state.glob("vms/*/qemu.json"):
-            for pid in processes.processes_in(self._lab.cloud.group(path.parent.name)):
+        for path in self._lab.state.glob("vms/*/qemu/record.json"):
+            for pid in processes.processes_in(self._lab.cloud.group(path.parent.parent.name)):
                 os.kill(pid, signal.SIGKILL)
         self._went = True
         for known in self.model.vms.values():
@@ -451,7 +451,7 @@ def _gone(lab: Any, vm: VM) -> bool:
     if vm.driver != "sim":
         return not processes.processes_in(lab.cloud.group(vm.ip))
     try:
-        return json.loads((lab.state / "vms" / vm.ip / "sim.json").read_text())["exit"] is not None
+        return json.loads((lab.state / "vms" / vm.ip / "sim/record.json").read_text())["exit"] is not None
     except FileNotFoundError:
         return True
 

@@ -164,7 +164,7 @@ def test_a_vm_whose_monitor_is_gone_runs_on_and_can_be_ended(qemu_node: Lab) -> 
         ips = [qemu_node.create(client, name).ip for name in ("one", "two")]
         running = [qemu_node.cloud.qemu(ip) for ip in ips]
         for ip in ips:
-            (qemu_node.state / "vms" / ip / "monitor.sock").unlink()
+            (qemu_node.state / "vms" / ip / "qemu/monitor.sock").unlink()
         agent.kill()
         qemu_node.recovered("cold")
         client.close()

@@ -236,7 +236,7 @@ def test_a_template_whose_making_was_killed_is_made_anew(empty_cloud: Cli) -> No
 
 def members(cloud: Cli) -> list[str]:
     """The addresses at which something runs that is no VM."""
-    groups = cgroups.children(f"atoll/{cloud.facts['id']}")
+    groups = cgroups.children(f"atoll/{cloud.facts['id']}/qemu")
     return sorted(ip for ip in groups if ip != "template" and not cloud.record(ip).exists())
 
 

@@ -66,8 +66,12 @@ def containers(socket: Path, cloud: Cli) -> list[str]:
     return [one["Names"][0] for one in listed if one["Labels"].get("atoll.cgroup", "").startswith(prefix)]
 
 
-def processes_of(cloud: Cli, ip: str) -> set[str]:
-    found = {Path(f"/proc/{pid}/comm") for pid in processes.processes_in(cloud.group(ip))}
+def pids_of(cloud: Cli, vm: dict[str, Any]) -> tuple[int, ...]:
+    return processes.processes_in(cloud.group(vm["ip"], vm["driver"]))
+
+
+def processes_of(cloud: Cli, ip: str, kind: str) -> set[str]:
+    found = {Path(f"/proc/{pid}/comm") for pid in processes.processes_in(cloud.group(ip, kind))}
     return {path.read_text().strip() for path in found if path.exists()}
 
 
@@ -99,7 +103,7 @@ def test_the_list_shows_the_kinds_and_every_stage_of_each(mixed: Cli) -> None:
 
 
 def test_each_kind_runs_as_what_it_says(mixed: Cli) -> None:
-    running = {kind: processes_of(mixed, vm["ip"]) for kind, vm in vms(mixed).items()}
+    running = {kind: processes_of(mixed, vm["ip"], kind) for kind, vm in vms(mixed).items()}
     assert running["qemu"] == {"qemu-system-x86"}
     assert running["lxc"] == {"sh", "tail", "lxc-start", "init"}
     assert running["docker"] == {"init"}
@@ -143,29 +147,68 @@ def test_all_kinds_run_on_without_an_agent_and_are_found_again(mixed: Cli, engin
     mixed("up")
     assert {kind: vm["state"] for kind, vm in vms(mixed).items()} == dict.fromkeys(KINDS, "running")
     assert {kind: mixed.ask(ip)["random"] for kind, ip in ips.items()} == before
-    assert containers(engine_socket, mixed) == [f"/atoll-{mixed.facts['id']}-{ips['docker']}"]
+    (container,) = containers(engine_socket, mixed)
+    assert container.startswith(f"/atoll-{mixed.facts['id']}-docker-{ips['docker']}-")
 
 
 @pytest.mark.parametrize("kind", ["lxc", "docker"])
 def test_the_same_commands_stop_start_and_reboot(mixed: Cli, kind: str) -> None:
     name, ip = f"a-{kind}", vms(mixed)[kind]["ip"]
     assert mixed.json("vm", "stop", name)["reason"] == ""
-    assert processes_of(mixed, ip) == set()
+    assert processes_of(mixed, ip, kind) == set()
     mixed("vm", "start", name, "--wait-for", "port:80")
     assert mixed.ask(ip)["hostname"] == name
     mixed("vm", "reboot", name, "--wait-for", "port:80")
     assert mixed.ask(ip)["hostname"] == name
 
 
-def test_an_lxc_container_keeps_its_disk_and_its_power_button_works_from_inside(mixed: Cli) -> None:
-    with mixed.shell("a-lxc") as shell:
+@pytest.mark.parametrize("kind", ["lxc", "docker"])
+def test_a_container_keeps_its_root_and_its_power_button_works_from_inside(mixed: Cli, kind: str) -> None:
+    name = f"a-{kind}"
+    with mixed.shell(name) as shell:
         shell.run("echo kept >/root/file")
-        shell.begin("poweroff -f")
-        mixed.until("a-lxc", "stopped")
-    assert mixed.show("a-lxc")["reason"] == "the guest powered off"
-    mixed("vm", "start", "a-lxc", "--wait-for", "port:80")
-    with mixed.shell("a-lxc") as shell:
+        # In a container of Docker's nobody may power off: the last process to go is its end.
+        shell.begin("poweroff -f" if kind == "lxc" else "kill -TERM 1")
+        mixed.until(name, "stopped")
+    assert mixed.show(name)["reason"] == "the guest powered off"
+    mixed("vm", "start", name, "--wait-for", "port:80")
+    with mixed.shell(name) as shell:
         assert "\nkept" in shell.run("cat /root/file")
+
+
+def test_a_docker_container_has_its_root_also_under_a_new_name(mixed: Cli, engine_socket: Path) -> None:
+    with mixed.shell("a-docker") as shell:
+        shell.run("echo named >/root/named")
+    (before,) = containers(engine_socket, mixed)
+    mixed("vm", "change", "a-docker", "--hostname", "b-docker")
+    mixed("vm", "reboot", "b-docker", "--wait-for", "port:80")
+    assert mixed.ask(vms(mixed)["docker"]["ip"])["hostname"] == "b-docker"
+    with mixed.shell("b-docker") as shell:
+        assert "\nnamed" in shell.run("cat /root/named")
+    (after,) = containers(engine_socket, mixed)
+    assert after != before
+    mixed("vm", "change", "b-docker", "--hostname", "a-docker")
+    mixed("vm", "reboot", "a-docker", "--wait-for", "port:80")
+
+
+@pytest.mark.parametrize("kind", ["lxc", "docker"])
+def test_the_memory_of_a_container_changes_while_it_runs(mixed: Cli, kind: str) -> None:
+    name, vm = f"a-{kind}", vms(mixed)[kind]
+    before = mixed.ask(vm["ip"])["random"]
+    for memory, mib in (("300MiB", 300), ("128MiB", 128)):
+        changed = mixed.json("vm", "change", name, "--memory", memory)
+        assert (changed["memory_mib"], changed["pending"]) == (mib, [])
+        assert memory_limit_mib(mixed.group(vm["ip"], kind)) == mib + 16
+    assert mixed.ask(vm["ip"])["random"] == before
+    assert "memory" in mixed.refused("vm", "change", name, "--memory", "8TiB").brief
+    assert mixed.show(name)["memory_mib"] == 128
+
+
+def memory_limit_mib(group: str) -> int:
+    found = {path.parent / "memory.limit_in_bytes" for path in cgroups.join_paths(group)}
+    found |= {path.parent / "memory.max" for path in cgroups.join_paths(group)}
+    (limit,) = {int(path.read_text()) for path in found if path.exists()}
+    return limit >> 20
 
 
 def test_an_lxc_container_reboots_itself_and_stays_the_same_vm(mixed: Cli) -> None:
@@ -181,14 +224,14 @@ def test_an_lxc_container_reboots_itself_and_stays_the_same_vm(mixed: Cli) -> No
 @pytest.mark.parametrize("kind", ["lxc", "docker"])
 def test_a_container_that_dies_is_seen_as_crashed_and_can_be_started_again(mixed: Cli, kind: str) -> None:
     name, ip = f"a-{kind}", vms(mixed)[kind]["ip"]
-    os.kill(init_of(mixed, ip), 9)
+    os.kill(init_of(mixed, ip, kind), 9)
     assert mixed.until(name, "crashed")["reason"] == "the machine ended unexpectedly"
     mixed("vm", "start", name, "--wait-for", "port:80")
     assert mixed.ask(ip)["hostname"] == name
 
 
-def init_of(cloud: Cli, ip: str) -> int:
-    for pid in processes.processes_in(cloud.group(ip)):
+def init_of(cloud: Cli, ip: str, kind: str) -> int:
+    for pid in processes.processes_in(cloud.group(ip, kind)):
         if Path(f"/proc/{pid}/comm").read_text() == "init\n":
             return pid
     raise AssertionError(f"there is no init at {ip}")
@@ -199,7 +242,7 @@ def test_a_destroyed_vm_of_any_kind_leaves_nothing(mixed: Cli, engine_socket: Pa
         ip = mixed.create(f"short-{kind}", "--driver", kind)["ip"]
         mixed.destroy(f"short-{kind}")
         assert list((mixed.directory / "node").glob(f"*/{ip}*")) == []
-        assert groups_of(mixed.group(ip)) == []
+        assert groups_of(mixed.group(ip, kind)) == []
         with Links(mixed.namespace) as links:
             assert not any(name.startswith(link_for(ip)) for name in links.names())
         assert not any(name.endswith(ip) for name in containers(engine_socket, mixed))
@@ -213,7 +256,7 @@ def groups_of(name: str) -> list[Path]:
 
 def test_destroying_the_cloud_leaves_nothing_of_any_kind(mixed: Cli, engine_socket: Path) -> None:
     listed, facts = vms(mixed), mixed.facts
-    known = {pid for vm in listed.values() for pid in processes.processes_in(mixed.group(vm["ip"]))}
+    known = {pid for vm in listed.values() for pid in pids_of(mixed, vm)}
     assert known
     mixed("down", "--destroy", "--yes")
     assert not mixed.directory.exists()

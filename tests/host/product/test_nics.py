@@ -100,7 +100,7 @@ def test_metadata_is_told_over_ipv6_to_who_calls_by_the_wire(wide: Cli) -> None:
     (nic,) = vm["nics"]
     first = next(
         pid
-        for pid in processes.processes_in(f"{wide.group(vm['ip'])}/container")
+        for pid in processes.processes_in(f"{wide.group(vm['ip'], 'lxc')}/container")
         if Path(f"/proc/{pid}/cmdline").read_bytes()
     )
     inside = namespaces.of_process(first)

@@ -190,7 +190,7 @@ class Node:
         await self.stop()
         if reboot:
             self.boot_id = f"{self.boot_id}+"
-            for record in (self.directory / "state" / "vms").glob("*/sim.json"):
+            for record in (self.directory / "state" / "vms").glob("*/sim/record.json"):
                 record.unlink()
         await self.start()
 

@@ -39,7 +39,7 @@ async def test_a_create_whose_network_fails_leaves_no_machine(ann, node, monkeyp
         with pytest.raises(HostFailure):
             await ann.create("web")
     node.faults.fail.clear()
-    assert not list((node.directory / "state" / "vms").rglob("sim.json"))
+    assert not list((node.directory / "state" / "vms").rglob("sim/record.json"))
     await ann.destroy("web")
     assert node.traces() == set()
     assert len(node.free()) == 4
@@ -142,7 +142,7 @@ async def test_a_guest_that_cannot_be_asked_is_ended(ann, node):
 
 async def test_a_guest_that_goes_at_the_moment_it_is_asked_has_obeyed(ann, node):
     vm = await ann.create("web")
-    (node.records.directory(vm.ip) / "sim.json").unlink()
+    (node.records.directory(vm.ip) / "sim/record.json").unlink()
     down = await ann.halt("web")
     assert (down.state, down.reason) == (VmState.STOPPED, "")
 

@@ -59,7 +59,7 @@ def parked(node: Any) -> int:
 
 
 def sim(node: Any, ip: str) -> Any:
-    return json.loads((node.directory / "state" / "vms" / ip / "sim.json").read_text())
+    return json.loads((node.directory / "state" / "vms" / ip / "sim/record.json").read_text())
 
 
 async def test_a_member_of_the_pool_that_has_lost_its_link_becomes_nobody(

@@ -79,7 +79,7 @@ async def test_a_guest_that_ended_while_there_was_no_agent_is_noted(ann, node, e
 async def test_a_machine_that_vanished_is_a_crash_and_stays_one(ann, node):
     vm = await ann.create("web")
     await node.stop()
-    (node.records.directory(vm.ip) / "sim.json").unlink()
+    (node.records.directory(vm.ip) / "sim/record.json").unlink()
     await node.start()
     assert node.service.vms.show("web").state is VmState.CRASHED
     await node.restart()
@@ -103,7 +103,7 @@ async def test_a_create_that_nobody_was_told_of_is_undone(ann, node, running: bo
     await node.stop()
     await edit(node, vm, committed=False, state=VmState.STARTING)
     if not running:
-        (node.records.directory(vm.ip) / "sim.json").unlink()
+        (node.records.directory(vm.ip) / "sim/record.json").unlink()
     await node.start()
     assert node.service.vms.list() == ()
     assert node.traces() == set()
@@ -116,7 +116,7 @@ async def test_a_destroy_that_was_half_done_is_finished(ann, node, running: bool
     await node.stop()
     await edit(node, vm, want=Want.GONE, state=VmState.DESTROYING)
     if not running:
-        (node.records.directory(vm.ip) / "sim.json").unlink()
+        (node.records.directory(vm.ip) / "sim/record.json").unlink()
     await node.start()
     assert node.service.vms.list() == ()
     assert node.traces() == set()
@@ -130,7 +130,7 @@ async def test_a_stop_that_was_half_done_is_finished(ann, node):
     await node.start()
     assert node.service.vms.show("web").state is VmState.STOPPED
     assert node.network.plugged == set()
-    assert not (node.records.directory(vm.ip) / "sim.json").exists()
+    assert not (node.records.directory(vm.ip) / "sim/record.json").exists()
 
 
 async def test_a_start_that_was_half_done_is_taken_as_it_is_found(ann, node):

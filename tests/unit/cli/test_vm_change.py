@@ -9,8 +9,9 @@ from atoll.cli.main import parser_for
 from atoll.cli.vm_change import change_request
 from atoll.cli.vm_policies import parse_volume
 from atoll.errors import AtollError, Invalid, Malformed
+from atoll.model.hardware import Watchdog, WatchdogAction
 from atoll.model.vm import ConsoleKind, MachineType, RestartPolicy
-from atoll.model.volume import FileSystem, VolumeFormat, VolumeSpec, VolumeType
+from atoll.model.volume import DiskInterface, FileSystem, VolumeFormat, VolumeSpec, VolumeType
 
 NOW = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
@@ -66,10 +67,16 @@ def test_user_data_is_read_from_its_file(tmp_path):
     assert request("--user-data", str(tmp_path / "data")).user_data == b"\x00\xff"
 
 
+def test_hardware_is_changed_by_what_was_typed_and_nothing_else():
+    assert request("--kernel-options", "") == ChangeVm(kernel_options="")
+    typed = request("--watchdog", "i6300esb", "--watchdog-action", "poweroff")
+    assert typed == ChangeVm(watchdog=Watchdog.I6300ESB, watchdog_action=WatchdogAction.POWEROFF)
+
+
 def test_a_volume_is_written_as_its_settings():
-    text = "size=2GiB,name=data,format=qcow2,fs=ext4,type=persistent,store=fast"
+    text = "size=2GiB,name=data,format=qcow2,fs=ext4,type=persistent,store=fast,interface=nvme"
     assert parse_volume(text) == VolumeSpec(
-        2048, "data", VolumeFormat.QCOW2, FileSystem.EXT4, VolumeType.PERSISTENT, "fast"
+        2048, "data", VolumeFormat.QCOW2, FileSystem.EXT4, VolumeType.PERSISTENT, "fast", DiskInterface.NVME
     )
     assert parse_volume("size=1GiB") == VolumeSpec(1024)
 
@@ -82,6 +89,7 @@ def test_a_volume_is_written_as_its_settings():
         ("size=1GiB,size=2GiB", "size is given twice"),
         ("size=1GiB,colour=red", "volume setting 'colour'"),
         ("size=1GiB,fs=ntfs", "fs 'ntfs'"),
+        ("size=1GiB,interface=scsi", "interface 'scsi'"),
         ("size=1GiB,name=root", "is the root's own name"),
         ("size=1GiB,type=memory,format=qcow2", "is always raw"),
         ("size=0", "size_mib 0"),

@@ -13,6 +13,7 @@ from atoll.api.hypervisor import CreateVm, StopVm, Wait
 from atoll.cli.main import parser_for
 from atoll.cli.vm_request import create_request, read_user_data, replayed_request, stop_request
 from atoll.errors import Invalid, Malformed
+from atoll.model.hardware import WatchdogAction
 from atoll.model.vm import MAX_USER_DATA, MachineType, RestartPolicy, VmSpec
 from atoll.model.volume import FileSystem, VolumeSpec, VolumeType
 
@@ -36,6 +37,7 @@ def test_everything_that_can_be_asked_for_arrives():
         "create", "--name", "web", "--image", "appliance", "--memory", "2GiB", "--cpus", "1.5",
         "--driver", "sim", "--machine-type", "microvm", "--subnet", "blue", "--extra-subnet", "red",
         "--extra-subnet", "green", "--tag", "a=b", "--tag", "c=",
+        "--kernel-options", "quiet a=1", "--watchdog-action", "shutdown",
         "--owner-user", "alice",
         "--owner-user", "bob", "--owner-group", "ops", "--wait-for", "port:80", "--timeout", "2m",
         "--request-id", "r-1", "--restart", "on-crash", "--protect", "--expires", "2h",
@@ -51,6 +53,8 @@ def test_everything_that_can_be_asked_for_arrives():
             machine_type=MachineType.MICROVM,
             subnet="blue",
             extra_subnets=("red", "green"),
+            kernel_options="quiet a=1",
+            watchdog_action=WatchdogAction.SHUTDOWN,
             tags={"a": "b", "c": ""},
             owner_users=("alice", "bob"),
             owner_groups=("ops",),

@@ -14,8 +14,10 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from atoll.errors import HostFailure
+from atoll.model.hardware import Watchdog, WatchdogAction
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
+from atoll.model.volume import DiskInterface
 
 
 class Nic(Struct, frozen=True):
@@ -42,10 +44,15 @@ class Disk(Struct, frozen=True):
     path: Path | None = None
     ext4: bool = False
     """Made in memory: with an empty file system."""
+    interface: DiskInterface = DiskInterface.VIRTIO
 
 
 class Machine(Struct, frozen=True):
-    """All that a driver needs to run one VM. `directory` is the VM's own, `cgroup` exists already."""
+    """All that a driver needs to run one VM. `directory` is the VM's own, `cgroup` exists already.
+
+    `console.log` is in the VM's directory itself, whatever kind writes it. All else that a driver keeps is in a
+    directory there that has the driver's name, and the cgroup is one of that kind: no kind trips over another's.
+    """
 
     ip: str
     name: str
@@ -70,6 +77,8 @@ class Machine(Struct, frozen=True):
     disks: tuple[Disk, ...] = ()
     screen: bool = False
     """With a screen, keyboard and pointer: only for kinds that have a display."""
+    watchdog: Watchdog = Watchdog.NONE
+    watchdog_action: WatchdogAction = WatchdogAction.RESET
     extra_nics: tuple[Nic, ...] = ()
     """Those beside the first, in the order in which the guest finds them."""
 
@@ -168,11 +177,20 @@ class HasDisplay(Protocol):
 
 
 @runtime_checkable
+class HasHardware(Protocol):
+    """The kind has a kernel and devices of its own: machines can have kernel options and a watchdog."""
+
+    def watchdogs(self, machine_type: MachineType) -> tuple[Watchdog, ...]:
+        """Those that a machine of this type can have."""
+        ...
+
+
+@runtime_checkable
 class CanHotplug(Protocol):
     """The kind takes disks: those of the machine when it starts, and others while it runs."""
 
-    async def can_attach(self, machine: Machine) -> bool:
-        """Whether this machine, as it runs now, can get one more disk."""
+    async def can_attach(self, machine: Machine, disk: Disk) -> bool:
+        """Whether this machine, as it runs now, can get this disk as well."""
         ...
 
     async def can_detach(self, machine: Machine, name: str) -> bool:
@@ -208,6 +226,24 @@ class MapsUsers(Protocol):
 
 class BadTemplate(HostFailure):
     """A fork failed for what is in its template, and not for what the host lacks just now."""
+
+
+@runtime_checkable
+class KeepsElsewhere(Protocol):
+    """The kind keeps something of a machine that does not run outside of its VM's directory, such as its root."""
+
+    async def discard(self, machine: Machine) -> None:
+        """As `kill`, and leave nothing of the machine anywhere: its VM is no more. Gone is success."""
+        ...
+
+
+@runtime_checkable
+class CanResizeMemory(Protocol):
+    """Memory is a limit in this kind: machines that run can be given more or less."""
+
+    async def resize_memory(self, machine: Machine) -> None:
+        """Hold a running machine to its `memory_mib` from now on. Conflict when it uses more than that."""
+        ...
 
 
 @runtime_checkable
@@ -267,8 +303,10 @@ class CanRehearse(CanFork, Protocol):
 CAPABILITIES: dict[str, type] = {
     "console": HasConsole,
     "display": HasDisplay,
+    "hardware": HasHardware,
     "disks": CanHotplug,
     "address": GivesAddress,
+    "resize-memory": CanResizeMemory,
     "fork": CanFork,
     "rehearse": CanRehearse,
 }

@@ -1,4 +1,4 @@
-"""Simulated machines. Each is a file, `sim.json`, in its VM's directory, and so survives its agent.
+"""Simulated machines. Each is a file, `sim/record.json`, in its VM's directory, and so survives its agent.
 
 Deterministic: no process, no clock, no sleep. Guests obey at once unless they are told to be deaf; every step
 can be made to fail. The guest's own doings (power off, crash) are methods here, for those who play the guest.
@@ -27,8 +27,10 @@ from atoll.drivers.machine.base import (
 )
 from atoll.drivers.machine.sim_screen import SimScreen
 from atoll.errors import AtollError, Conflict, HostFailure
+from atoll.model.hardware import Watchdog
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
+from atoll.model.volume import DiskInterface
 from atoll.system import files
 from atoll.system.undo import Undo
 
@@ -39,7 +41,8 @@ STEPS = (
 )
 """Where a fault can strike. `started` is the last moment of a start, when all of it has to be undone."""
 
-_RECORD = "sim.json"
+_OWN = "sim"
+_RECORD = "sim/record.json"
 _TEMPLATE = "sim-template.json"
 _WHOLE = b"{}"
 _CONSOLE_LOG = "console.log"
@@ -208,7 +211,7 @@ class SimDriver:
         self.faults.strike("kill", machine.ip)
         self._watched.discard(machine.ip)
         await self._hang_up(machine)
-        files.remove_tree(machine.directory / _RECORD)
+        files.remove_tree(machine.directory / _OWN)
 
     async def reset(self, machine: Machine) -> None:
         self.faults.strike("reset", machine.ip)
@@ -249,11 +252,16 @@ class SimDriver:
         self._screens.setdefault(machine.ip, []).append(screen)
         return screen
 
-    async def can_attach(self, machine: Machine) -> bool:
-        return machine.machine_type is not MachineType.MICROVM
+    def watchdogs(self, machine_type: MachineType) -> tuple[Watchdog, ...]:
+        return () if machine_type is MachineType.MICROVM else (Watchdog.I6300ESB,)
+
+    async def can_attach(self, machine: Machine, disk: Disk) -> bool:
+        is_pci = disk.interface is not DiskInterface.IDE
+        return is_pci and machine.machine_type is not MachineType.MICROVM
 
     async def can_detach(self, machine: Machine, name: str) -> bool:
-        return machine.machine_type is not MachineType.MICROVM
+        fixed = {disk.name for disk in machine.disks if disk.interface is DiskInterface.IDE}
+        return name not in fixed and machine.machine_type is not MachineType.MICROVM
 
     async def attach(self, machine: Machine, disk: Disk) -> None:
         self.faults.strike("attach", machine.ip)
@@ -308,7 +316,7 @@ class SimDriver:
         async with Undo() as undo:
             if not log.exists():
                 undo.add(files.remove_tree, log)
-            undo.add(files.remove_tree, machine.directory / _RECORD)
+            undo.add(files.remove_tree, machine.directory / _OWN)
             for disk in machine.disks:
                 _check_there(disk)
             names = tuple(disk.name for disk in machine.disks)
@@ -366,6 +374,7 @@ def _read(machine: Machine) -> Record | None:
 
 
 def _write(machine: Machine, record: Record) -> None:
+    files.make_dirs(machine.directory / _OWN)
     files.write_durably(machine.directory / _RECORD, msgspec.json.encode(record))
 
 

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from atoll.drivers.machine.base import CanHotplug, HasDisplay, MachineDriver, MapsUsers
+from atoll.drivers.machine.base import (
+    CanHotplug,
+    CanResizeMemory,
+    HasDisplay,
+    HasHardware,
+    MachineDriver,
+    MapsUsers,
+)
 from atoll.errors import NotFound
 from atoll.model.node import DriverInfo
 from atoll.plan.ids import Space
@@ -52,3 +59,11 @@ class Kinds(Struct, frozen=True):
     def with_screens(self) -> frozenset[str]:
         """The kinds that can have a screen."""
         return frozenset(name for name, driver in self.drivers.items() if isinstance(driver, HasDisplay))
+
+    def with_hardware(self) -> frozenset[str]:
+        """The kinds that have a kernel and devices of their own."""
+        return frozenset(name for name, driver in self.drivers.items() if isinstance(driver, HasHardware))
+
+    def with_live_memory(self) -> frozenset[str]:
+        """The kinds whose memory can change while they run."""
+        return frozenset(name for name, driver in self.drivers.items() if isinstance(driver, CanResizeMemory))

@@ -16,8 +16,10 @@ from atoll.drivers.machine.base import (
     BadTemplate,
     CanFork,
     CanRehearse,
+    CanResizeMemory,
     Disk,
     GivesAddress,
+    KeepsElsewhere,
     Machine,
     MachineDriver,
     Seen,
@@ -99,8 +101,11 @@ class Machines:
             raise HostFailure(f"VM {vm.name}: it has no user to run as", hint="restart the agent")
         return ids
 
-    def machine(self, vm: VM) -> Machine:
-        """What the driver is told of a VM that is there: all but what it boots, which may be gone by now."""
+    def machine(self, vm: VM, kind: str = "") -> Machine:
+        """What the driver is told of a VM that is there: all but what it boots, which may be gone by now.
+
+        `kind`: whose machine it is, where that is not known of the VM.
+        """
         first, *others = map(self._network.nic, self._ports(vm))
         ids = self._ids.find(vm.instance_id) or _NO_IDS
         return Machine(
@@ -116,7 +121,7 @@ class Machines:
             nic=first,
             extra_nics=tuple(others),
             directory=self._place.directory(vm.ip),
-            cgroup=self.group(vm),
+            cgroup=self.group(vm, kind),
             uid=ids.first,
             ids=ids.count,
             serial=serial_number(vm, self._subnet_of(vm)),
@@ -125,12 +130,21 @@ class Machines:
                 self.disk(vm, volume) for volume in vm.volumes if _is_disk(volume) and volume.attached
             ),
             screen=vm.console is ConsoleKind.VNC,
+            watchdog=vm.watchdog,
+            watchdog_action=vm.watchdog_action,
         )
 
     def disk(self, vm: VM, volume: Volume) -> Disk:
         """A volume as the driver sees it."""
         path = self._place.volume_path(vm.ip, volume) if volume.store else None
-        return Disk(volume.name, volume.size_mib, volume.format, path, volume.fs is FileSystem.EXT4)
+        return Disk(
+            name=volume.name,
+            size_mib=volume.size_mib,
+            format=volume.format,
+            path=path,
+            ext4=volume.fs is FileSystem.EXT4,
+            interface=volume.interface,
+        )
 
     def disk_kinds(self) -> frozenset[str]:
         """The kinds of machine that take disks."""
@@ -140,12 +154,27 @@ class Machines:
         """The kinds of machine that can have a screen."""
         return self._kinds.with_screens()
 
+    def hardware_kinds(self) -> frozenset[str]:
+        """The kinds of machine that have a kernel and devices of their own."""
+        return self._kinds.with_hardware()
+
+    def memory_kinds(self) -> frozenset[str]:
+        """The kinds of machine whose memory can change while they run."""
+        return self._kinds.with_live_memory()
+
+    async def resize_memory(self, vm: VM) -> None:
+        """Hold a machine that runs to the memory of its VM. Conflict when it uses more than that."""
+        driver = self.driver(vm.driver)
+        assert isinstance(driver, CanResizeMemory)
+        await driver.resize_memory(self.machine(vm))
+
     def gives_address(self, vm: VM) -> bool:
         """Whether a VM of its kind has its address once it is started, and asks nobody for one."""
         return isinstance(self.driver(vm.driver), GivesAddress)
 
-    def group(self, vm: VM) -> str:
-        return f"{self._place.cgroup}/{vm.ip}"
+    def group(self, vm: VM, kind: str = "") -> str:
+        """Its cgroup, which is one of its kind."""
+        return f"{self._place.cgroup}/{kind or vm.driver}/{vm.ip}"
 
     async def launch(self, vm: VM, *, pooled: bool = False) -> StartedBy:
         """Everything of a running VM, or nothing, in the quickest way that works. `pooled`: it runs already.
@@ -272,24 +301,22 @@ class Machines:
             self.machine(vm),
             kernel=self._images.path(image, image.boot.kernel),
             initrd=self._images.path(image, image.boot.initrd),
-            cmdline=image.boot.cmdline,
+            cmdline=f"{image.boot.cmdline} {vm.kernel_options}".strip(),
             rootfs=self._images.path(image, image.rootfs) if image.rootfs else None,
             image_digest=image.digest,
         )
 
     async def seen(self, vm: VM) -> Seen | None:
         """The machine as it is on this host; None when there is none."""
-        for driver in self._drivers_of(vm):
-            found = await driver.inspect([self.machine(vm)])
+        for kind in self._kinds_of(vm):
+            found = await self.driver(kind).inspect([self.machine(vm, kind)])
             if vm.ip in found:
                 return found[vm.ip]
         return None
 
-    def _drivers_of(self, vm: VM) -> tuple[MachineDriver, ...]:
-        """The one that runs it; of a damaged VM, any may."""
-        if vm.driver == UNKNOWN_DRIVER:
-            return tuple(self._kinds.drivers.values())
-        return (self.driver(vm.driver),)
+    def _kinds_of(self, vm: VM) -> tuple[str, ...]:
+        """The one that it is of; a damaged VM may be of any."""
+        return tuple(self._kinds.drivers) if vm.driver == UNKNOWN_DRIVER else (vm.driver,)
 
     async def adopt(self, vm: VM) -> None:
         """A machine that runs already: give it back its place in the network and its limits."""
@@ -323,15 +350,25 @@ class Machines:
 
     async def halt(self, vm: VM) -> None:
         """Leave nothing of it running. Already gone is success."""
-        for driver in self._drivers_of(vm):
-            await driver.kill(self.machine(vm))
+        for kind in self._kinds_of(vm):
+            await self.driver(kind).kill(self.machine(vm, kind))
         steps.step("halt.killed")
         await self.release(vm)
+
+    async def remove(self, vm: VM) -> None:
+        """As `halt`, and leave nothing of it outside of its VM's directory either: its VM is no more."""
+        await self.halt(vm)
+        for kind in self._kinds_of(vm):
+            driver = self.driver(kind)
+            if isinstance(driver, KeepsElsewhere):
+                await driver.discard(self.machine(vm, kind))
+        steps.step("halt.discarded")
 
     async def release(self, vm: VM) -> None:
         """Take away what a machine that has ended used."""
         for port in self._ports(vm):
             await self._network.unplug(port)
             steps.step("halt.unplugged")
-        cgroups.remove(self.group(vm))
+        for kind in self._kinds_of(vm):
+            cgroups.remove(self.group(vm, kind))
         steps.step("halt.released")

@@ -68,7 +68,7 @@ class Templates:
         self._root = root
         self._limits = limits
         self._kinds, self._images, self._ids = supplies.kinds, supplies.images, supplies.ids
-        self._cgroup = f"{cgroup}/{NAME}"
+        self._cgroup = cgroup
         self._changed = changed
         self._held: dict[str, _Held] = {}
         self._wanted: dict[str, TemplateSpec] = {}
@@ -249,7 +249,7 @@ class Templates:
             cmdline=image.boot.cmdline,
             nic=Nic(link="at-template", bridge="", mac=MAC, mtu=spec.mtu),
             directory=self._root / "making",
-            cgroup=self._cgroup,
+            cgroup=f"{self._cgroup}/{spec.driver}/{NAME}",
             uid=0,
             rootfs=self._images.path(image, image.rootfs) if image.rootfs else None,
             image_digest=image.digest,

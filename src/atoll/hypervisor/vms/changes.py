@@ -1,8 +1,9 @@
 """Changes of a VM that is there: every check, then the VM as it will be (pure), and the making of it.
 
 What takes hold at once: name (the guest learns it with its next lease), tags, owners, keys, user data, the share of
-the CPUs, and the VM's rules. What a running machine cannot take (memory, virtual CPUs, machine type, console) is
-noted, and waits for the next start. A new subnet means a new address, and needs a VM that is down.
+the CPUs, the VM's rules, and memory where it is a limit (containers). What a running machine cannot take (memory,
+virtual CPUs, machine type, console, kernel options, watchdog) is noted, and waits for the next start. A new subnet
+means a new address, and needs a VM that is down.
 
 Effects: through inventory, records and machines.
 """
@@ -18,15 +19,25 @@ from msgspec import UNSET, structs
 
 from atoll.api.changes import ChangeVm
 from atoll.errors import Conflict, Denied, Invalid
-from atoll.hypervisor.vms.creation import check_expiry, check_memory, check_screen
+from atoll.hypervisor.vms.creation import check_expiry, check_hardware, check_memory, check_screen
 from atoll.hypervisor.vms.room import Room
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.identity.access import check_subnet
 from atoll.model.checks import check_tags
 from atoll.model.identity import Identity
 from atoll.model.lifecycle import Action, begin
-from atoll.model.vm import MAX_OWNERS, VM, Running, VmState, check_console, check_policies, vcpus_for
-from atoll.model.volume import Volume
+from atoll.model.vm import (
+    MAX_OWNERS,
+    VM,
+    MachineType,
+    Running,
+    VmState,
+    check_console,
+    check_policies,
+    check_watchdog,
+    vcpus_for,
+)
+from atoll.model.volume import Volume, check_interfaces
 from atoll.plan import capacity
 from atoll.plan.addresses import check_gives_key, choose, free_addresses, nic_of
 from atoll.system import clock, steps
@@ -37,6 +48,9 @@ _AS_GIVEN = (
     "milli_cpus",
     "machine_type",
     "console",
+    "kernel_options",
+    "watchdog",
+    "watchdog_action",
     "owner_users",
     "owner_groups",
     "ssh_keys",
@@ -45,7 +59,10 @@ _AS_GIVEN = (
     "protected",
     "expires_at",
 )
-_NEEDS_RESTART = ("memory_mib", "vcpus", "machine_type", "console", "volumes")
+_NEEDS_RESTART = (
+    *("memory_mib", "vcpus", "machine_type", "console", "volumes"),
+    *("kernel_options", "watchdog", "watchdog_action"),
+)
 
 
 class Changes:
@@ -60,15 +77,38 @@ class Changes:
         async with self._vms.alone_with(self._vms.show(reference)) as vm:
             if change.memory_mib is not UNSET:
                 check_memory(change.memory_mib, self._bench.machines.image(vm))
-            plan_change(vm, change, identity, self._bench.room(), clock.now())
-            if change.user_data is not UNSET and change.user_data:
-                await self._bench.records.write_user_data(vm.ip, change.user_data)
-                steps.step("change.user-data")
-            # Again, and no await from the checks to the claim: nobody else gets what they find free.
-            new = plan_change(vm, change, identity, self._bench.room(), clock.now())
-            if new.ip == vm.ip:
-                return await self._take(vm, new)
-            return await self._vms.move(vm, new, self._carry)
+            if vm.state is VmState.RUNNING and vm.driver in self._bench.machines.memory_kinds():
+                return await self._change_live(vm, change, identity)
+            return await self._keep(vm, change, identity)
+
+    async def _change_live(self, vm: VM, change: ChangeVm, identity: Identity) -> VM:
+        """Its memory is a limit. Less of it is taken first: a machine may need more. More is claimed first."""
+        machines = self._bench.machines
+        new = plan_change(vm, change, identity, self._bench.room(), clock.now())
+        if new.memory_mib >= vm.memory_mib:
+            kept = await self._keep(vm, change, identity)
+            if new.memory_mib > vm.memory_mib:
+                steps.step("change.grown")
+                await machines.resize_memory(kept)
+            return kept
+        await machines.resize_memory(new)
+        steps.step("change.shrunk")
+        try:
+            return await self._keep(vm, change, identity)
+        except BaseException:
+            await machines.resize_memory(vm)
+            raise
+
+    async def _keep(self, vm: VM, change: ChangeVm, identity: Identity) -> VM:
+        plan_change(vm, change, identity, self._bench.room(), clock.now())
+        if change.user_data is not UNSET and change.user_data:
+            await self._bench.records.write_user_data(vm.ip, change.user_data)
+            steps.step("change.user-data")
+        # Again, and no await from the checks to the claim: nobody else gets what they find free.
+        new = plan_change(vm, change, identity, self._bench.room(), clock.now())
+        if new.ip == vm.ip:
+            return await self._take(vm, new)
+        return await self._vms.move(vm, new, self._carry)
 
     async def become_primary_owner(self, reference: str, identity: Identity) -> VM:
         """The caller comes first of its owners."""
@@ -105,12 +145,15 @@ def plan_change(vm: VM, change: ChangeVm, identity: Identity, room: Room, now: d
         check_expiry(change.expires_at, now)
     check_policies(new.restart, new.destroy_on_power_down)
     check_console(new.console, new.machine_type)
+    check_watchdog(new.watchdog, new.machine_type)
+    check_interfaces(new.volumes, has_pci=new.machine_type is not MachineType.MICROVM)
     check_screen(new, room.screen_kinds)
+    check_hardware(new, room.hardware_kinds)
     if "owner_users" in given or "owner_groups" in given:
         _check_owners(vm, new, identity, room)
     if change.subnet is not UNSET and change.subnet != vm.subnet:
         new = _with_address(new, change.subnet, identity, room)
-    new = with_pending(vm, new)
+    new = with_pending(_with_live(vm, new, room), new)
     capacity.check_grows(new, vm, room.total, room.vms, f"changing VM {vm.name} on {room.node}")
     return new
 
@@ -131,10 +174,27 @@ def with_volumes(vm: VM, volumes: tuple[Volume, ...]) -> dict[str, Any]:
     return {"volumes": volumes, "running": new.running, "pending": new.pending}
 
 
+def _with_live(vm: VM, new: VM, room: Room) -> VM:
+    """The VM whose machine has what it takes while it runs, where its kind does. Pure."""
+    if vm.driver not in room.memory_kinds:
+        return vm
+    running = structs.replace(vm.running or running_as(vm), memory_mib=new.memory_mib, vcpus=new.vcpus)
+    return structs.replace(vm, running=running)
+
+
 def running_as(vm: VM) -> Running:
     """What a machine of this VM is started with."""
     volumes = tuple(volume.name for volume in vm.volumes if volume.attached)
-    return Running(vm.memory_mib, vm.vcpus, vm.machine_type, vm.console, volumes)
+    return Running(
+        memory_mib=vm.memory_mib,
+        vcpus=vm.vcpus,
+        machine_type=vm.machine_type,
+        console=vm.console,
+        volumes=volumes,
+        kernel_options=vm.kernel_options,
+        watchdog=vm.watchdog,
+        watchdog_action=vm.watchdog_action,
+    )
 
 
 def with_primary(owners: tuple[str, ...], user: str) -> tuple[str, ...]:

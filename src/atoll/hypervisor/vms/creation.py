@@ -14,6 +14,7 @@ from atoll.errors import Conflict, Denied, Invalid, PoolEmpty
 from atoll.hypervisor.vms.room import Room
 from atoll.identity.access import Operators, check_owners_given, check_subnet
 from atoll.identity.roles import check_creator, check_role_given
+from atoll.model.hardware import Watchdog
 from atoll.model.identity import Identity
 from atoll.model.image import Image
 from atoll.model.network import Subnet
@@ -83,11 +84,15 @@ def plan_vm(
         protected=spec.protected,
         expires_at=check_expiry(spec.expires_at, now),
         console=spec.console,
+        kernel_options=spec.kernel_options,
+        watchdog=spec.watchdog,
+        watchdog_action=spec.watchdog_action,
     )
     doing = f"creating a VM on {room.node}"
     capacity.check_fits(capacity.demand(vm), capacity.free(room.total, room.vms), doing)
     check_disks(vm, room.disk_kinds)
     check_screen(vm, room.screen_kinds)
+    check_hardware(vm, room.hardware_kinds)
     placed = place(spec.volumes, room.spaces, room.volumes, vm.volumes[:1])
     return structs.replace(vm, volumes=(vm.volumes[0], *placed))
 
@@ -113,6 +118,20 @@ def check_screen(vm: VM, kinds: Collection[str]) -> None:
             f"VM {vm.name}: machines of kind {vm.driver} have no screen",
             hint=f"these do: {', '.join(sorted(kinds)) or 'none on this node'}; others have a serial console",
         )
+
+
+def check_hardware(vm: VM, kinds: Collection[str]) -> None:
+    """Refuse what a kind of machine without a kernel and devices of its own cannot have."""
+    asked = {
+        "kernel options": bool(vm.kernel_options),
+        f"watchdog {vm.watchdog}": vm.watchdog is not Watchdog.NONE,
+    }
+    for what, is_asked in asked.items():
+        if is_asked and vm.driver not in kinds:
+            raise Conflict(
+                f"VM {vm.name}: {what}: machines of kind {vm.driver} have the kernel of their host",
+                hint=f"these have one of their own: {', '.join(sorted(kinds)) or 'none on this node'}",
+            )
 
 
 def check_expiry(expires_at: datetime | None, now: datetime) -> datetime | None:

@@ -101,7 +101,7 @@ class Creator:
     async def undo(self, vm: VM) -> None:
         """Nobody was told of it: it goes. What cannot be ended keeps its address, and is destroyed later."""
         try:
-            await self._bench.machines.halt(vm)
+            await self._bench.machines.remove(vm)
         except AtollError as error:
             await self._vms.update(vm, state=VmState.DESTROYING, want=Want.GONE, reason=error.brief)
             raise

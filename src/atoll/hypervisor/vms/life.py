@@ -131,7 +131,7 @@ class Life:
         """The record goes last: killed half-way, this is done again at start-up."""
         await self._vms.update(vm, state=VmState.DESTROYING, want=Want.GONE)
         steps.step("destroy.noted")
-        await self._machines.halt(vm)
+        await self._machines.remove(vm)
         steps.step("destroy.halted")
         await asyncio.to_thread(self._bench.stores.discard, vm.ip)
         steps.step("destroy.discarded")

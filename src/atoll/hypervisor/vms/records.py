@@ -4,7 +4,8 @@
     <state>/vms/<ip>/vm.json            the record: what the VM is, and what was last asked of it
     <state>/vms/<ip>/nic-<ip>-<subnet>  an interface beside the first, for when the record is lost
     <state>/vms/<ip>/ids-<first>-<n>    the users that it runs as, likewise
-    <state>/vms/<ip>/user-data-<hash>   the user data, and what it was before; beside it sockets and logs
+    <state>/vms/<ip>/user-data-<hash>   the user data, and what it was before; beside it the console's log
+    <state>/vms/<ip>/<kind>/            what the driver of this kind keeps: sockets, logs, disks
     <state>/trash/                      directories on their way out; emptied at start-up
 
 Effects: durable files, written by a thread, so that nobody waits for a disk but those who asked. A record is there
@@ -170,7 +171,8 @@ class Records:
             if not path.exists():
                 self._discard(directory.name)
                 continue
-            files.remove_leftovers(directory)
+            for place in (directory, *(path for path in directory.iterdir() if path.is_dir())):
+                files.remove_leftovers(place)
             try:
                 record, unknown = _read(path)
                 if unknown:

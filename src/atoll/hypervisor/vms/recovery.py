@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Protocol
 
 from atoll.drivers.machine.base import Exit, Seen
@@ -72,12 +72,18 @@ async def recover(service: Recovering, bench: Workbench, cgroup: str) -> None:
                 await bench.vms.update(vm, **with_volumes(vm, made))
     service.begin()
     steps.step("recovery.begun")
-    for orphan in cgroups.children(cgroup) - bench.vms.keys():
-        log.warning("cgroup %s/%s belongs to no VM: removed", cgroup, orphan)
-        with _logged(f"removing cgroup {cgroup}/{orphan}"):
-            cgroups.kill_all(f"{cgroup}/{orphan}")
-            cgroups.remove(f"{cgroup}/{orphan}")
+    for group in _orphans(cgroup, bench.vms.keys()):
+        log.warning("cgroup %s belongs to no VM: removed", group)
+        with _logged(f"removing cgroup {group}"):
+            cgroups.kill_all(group)
+            cgroups.remove(group)
     steps.step("recovery.done")
+
+
+def _orphans(cgroup: str, keys: Collection[str]) -> list[str]:
+    """The groups of machines, which are below those of their kinds, that are at no VM's address."""
+    kinds = [f"{cgroup}/{kind}" for kind in cgroups.children(cgroup)]
+    return [f"{kind}/{ip}" for kind in sorted(kinds) for ip in sorted(cgroups.children(kind) - set(keys))]
 
 
 def _action(record: Record, seen: Seen | BaseException | None, boot_id: str) -> Remedy | None:

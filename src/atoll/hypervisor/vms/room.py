@@ -58,6 +58,10 @@ class Room(Struct, frozen=True):
     """Kinds of machine that take disks."""
     screen_kinds: frozenset[str] = frozenset()
     """Kinds of machine that can have a screen."""
+    hardware_kinds: frozenset[str] = frozenset()
+    """Kinds of machine that have a kernel and devices of their own."""
+    memory_kinds: frozenset[str] = frozenset()
+    """Kinds of machine whose memory is a limit, which can change while they run."""
 
     @property
     def vcpus(self) -> int:

@@ -77,6 +77,8 @@ class Workbench(Struct, frozen=True):
             spaces=self.stores.spaces,
             disk_kinds=self.machines.disk_kinds(),
             screen_kinds=self.machines.screen_kinds(),
+            hardware_kinds=self.machines.hardware_kinds(),
+            memory_kinds=self.machines.memory_kinds(),
         )
 
     def unused(self) -> Capacity:

@@ -23,8 +23,15 @@ from atoll.hypervisor.vms.creation import check_disks
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.model.lifecycle import DOWN, Action, begin
-from atoll.model.vm import VM, VmState
-from atoll.model.volume import Volume, VolumeFormat, VolumeSpec, check_volume_name, find
+from atoll.model.vm import VM, MachineType, VmState
+from atoll.model.volume import (
+    Volume,
+    VolumeFormat,
+    VolumeSpec,
+    check_interfaces,
+    check_volume_name,
+    find,
+)
 from atoll.plan import capacity
 from atoll.plan.disk_content import QCOW2_HEADER, in_mib, qcow2_size_mib
 from atoll.plan.volumes import check_resize, choose_store, place, reordered
@@ -68,7 +75,9 @@ class Volumes:
         check_volume_name(name)
         size_mib, chunks = await _measured(request, content)
         async with self._vms.alone_with(self._vms.show(reference)) as vm:
-            spec = VolumeSpec(size_mib, name, request.format, store=request.store)
+            spec = VolumeSpec(
+                size_mib, name, request.format, store=request.store, interface=request.interface
+            )
             vm, volume = await self._claim(vm, spec)
         # Nobody has to wait for a slow sender: the VM is let go of meanwhile, and may be gone afterwards.
         try:
@@ -129,6 +138,7 @@ class Volumes:
         volume = structs.replace(placed, attached=False, made=False)
         new = structs.replace(vm, volumes=(*vm.volumes, volume))
         check_disks(new, room.disk_kinds)
+        check_interfaces(new.volumes, has_pci=vm.machine_type is not MachineType.MICROVM)
         doing = f"adding a volume to VM {vm.name} on {room.node}"
         capacity.check_grows(new, vm, room.total, room.vms, doing)
         return await self._set(vm, new.volumes), volume
@@ -152,13 +162,14 @@ class Volumes:
             return vm
         volume = structs.replace(volume, attached=True)
         driver = self._hotplug(vm)
-        live = driver is not None and await driver.can_attach(self._machines.machine(vm))
+        disk = self._machines.disk(vm, volume)
+        live = driver is not None and await driver.can_attach(self._machines.machine(vm), disk)
         new = await self._set(vm, _with(vm.volumes, volume))
         if driver is None or not live:
             return new
         try:
             self._machines.limit(new, starting=False)
-            await driver.attach(self._machines.machine(vm), self._machines.disk(vm, volume))
+            await driver.attach(self._machines.machine(vm), disk)
         except BaseException:
             await self._set(new, vm.volumes)
             raise
@@ -262,8 +273,14 @@ def _with(volumes: tuple[Volume, ...], changed: Volume) -> tuple[Volume, ...]:
 def _just_like(vm: VM, spec: VolumeSpec) -> bool:
     """The VM has a volume of this name that is what is asked for."""
     there = next((volume for volume in vm.volumes if volume.name == spec.name and volume.made), None)
-    asked = (spec.size_mib, spec.format, spec.fs, spec.type)
-    return there is not None and (there.size_mib, there.format, there.fs, there.type) == asked
+    asked = (spec.size_mib, spec.format, spec.fs, spec.type, spec.interface)
+    return there is not None and asked == (
+        there.size_mib,
+        there.format,
+        there.fs,
+        there.type,
+        there.interface,
+    )
 
 
 async def _measured(request: UploadVolume, content: Content) -> tuple[int, AsyncIterator[bytes]]:

@@ -92,6 +92,6 @@ async def test_a_failed_kill_leaves_the_machine_running(machine: Machine) -> Non
 async def test_a_damaged_record_is_no_machine(machine: Machine) -> None:
     driver = SimDriver(ignore)
     await driver.start(machine)
-    (machine.directory / "sim.json").write_bytes(b"{")
+    (machine.directory / "sim/record.json").write_bytes(b"{")
 
     assert await driver.inspect([machine]) == {}

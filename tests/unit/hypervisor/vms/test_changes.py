@@ -12,6 +12,7 @@ from atoll.errors import AtollError, Conflict, Denied, Invalid, NoCapacity, NotF
 from atoll.hypervisor.vms.changes import differing, plan_change, with_primary
 from atoll.hypervisor.vms.creation import Room
 from atoll.identity.access import Operators
+from atoll.model.hardware import Watchdog, WatchdogAction
 from atoll.model.identity import Identity
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.node import Capacity
@@ -65,6 +66,8 @@ def changed(before: VM, identity: Identity = ANN, others: tuple[VM, ...] = (), *
         held={(one.subnet, one.ip) for one in (before, *others)},
         freed={},
         cores=2,
+        memory_kinds=frozenset({"box"}),
+        hardware_kinds=frozenset({"sim"}),
     )
     return plan_change(before, ChangeVm(**wishes), identity, room, NOW)
 
@@ -221,3 +224,40 @@ def test_the_primary_owner_comes_first_and_is_there_once():
     assert with_primary(("ann",), "oper") == ("oper", "ann")
     with pytest.raises(Conflict, match="there are 64 owners already"):
         with_primary(tuple(f"u{n}" for n in range(64)), "one-more")
+
+
+def test_where_memory_is_a_limit_it_does_not_wait_for_the_next_start() -> None:
+    new = changed(vm(driver="box", memory_mib=128), memory_mib=512, milli_cpus=2000)
+    assert (new.memory_mib, new.vcpus, new.pending, new.running) == (512, 2, (), None)
+
+
+def test_where_memory_is_a_limit_only_the_rest_waits() -> None:
+    waiting = changed(vm(driver="box", memory_mib=128), machine_type=MachineType.Q35)
+    new = changed(waiting, memory_mib=512)
+    assert (new.pending, new.running and new.running.memory_mib) == (("machine_type",), 512)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kernel_options", "quiet"),
+        ("watchdog", Watchdog.I6300ESB),
+        ("watchdog_action", WatchdogAction.POWEROFF),
+    ],
+)
+def test_hardware_of_a_running_vm_waits_for_its_next_start(field: str, value: str) -> None:
+    new = changed(vm(), **{field: value})
+    assert (getattr(new, field), new.pending) == (value, (field,))
+    back = changed(new, **{field: getattr(vm(), field)})
+    assert (back.pending, back.running) == ((), None)
+    assert changed(DOWN, **{field: value}).pending == ()
+
+
+def test_a_kind_with_the_hosts_kernel_is_changed_to_have_no_watchdog() -> None:
+    with pytest.raises(Conflict, match="have the kernel of their host"):
+        changed(vm(driver="box"), watchdog=Watchdog.I6300ESB)
+
+
+def test_a_vm_with_a_watchdog_does_not_become_a_microvm() -> None:
+    with pytest.raises(Invalid, match="microvm has no place for one"):
+        changed(vm(watchdog=Watchdog.I6300ESB), machine_type=MachineType.MICROVM)

@@ -1,1 +1,2 @@
-"""Containers by a Docker Engine: config and parse (pure), socket, engine (its API), terminal, driver."""
+"""Containers by a Docker Engine: config and parse (pure), socket, engine (its API), record, terminal,
+driver."""

@@ -1,20 +1,30 @@
-"""What a Docker Engine is told of a machine. Pure: names, labels and the body of a create request."""
+"""What a Docker Engine is told of a machine. Names, labels and bodies of requests. Pure, but for a random name."""
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
+import secrets
+from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from atoll.drivers.machine.base import Machine, Nic
 
 API_VERSION = "1.41"
 """The one that this was written for; see parse.choose_version."""
 
-REPOSITORY = "atoll/image"
+IMAGES = "atoll/image"
+ROOTS = "atoll/root"
+"""Repositories: the images that VMs are made of, and roots of VMs whose containers had to be made anew."""
 INIT = "/sbin/init"
 METADATA_ROUTE = "169.254.169.254/32"
 LABEL = "atoll.cgroup"
-"""Its value is the machine's cgroup, which says whose it is: <cloud>/<ip>."""
+"""Its value is the machine's cgroup, which says whose it is: <cloud>/<kind>/<ip>."""
+INSTANCE = "atoll.instance"
+SETTINGS = "atoll.settings"
+"""Its value tells apart containers that an engine would have to make anew: see settings_of."""
 
 # Enough to give up rights and to look after its own files and processes; not for network, devices, kernel.
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID")
@@ -28,16 +38,21 @@ DETACH_KEYS = ",".join(["ctrl-^", "ctrl-_"] * 4)
 
 
 def image_reference(digest: str) -> str:
-    return f"{REPOSITORY}:{digest}"
+    return f"{IMAGES}:{digest}"
 
 
-def container_name(machine: Machine) -> str:
-    """Tells cloud and IP, and is one that an engine takes."""
-    return machine.cgroup.strip("/").replace("/", "-")
+def root_reference(container: str) -> str:
+    """The image of which this container was made, where that is the root of an earlier one."""
+    return f"{ROOTS}:{container}"
+
+
+def new_container_name(machine: Machine) -> str:
+    """Tells cloud and IP, is one that an engine takes, and never comes again: a VM may have had another there."""
+    return f"{machine.cgroup.strip('/').replace('/', '-')}-{secrets.token_hex(4)}"
 
 
 def labels(machine: Machine) -> dict[str, str]:
-    return {LABEL: machine.cgroup, "atoll.ip": machine.ip, "atoll.instance": machine.instance_id}
+    return {LABEL: machine.cgroup, "atoll.ip": machine.ip, INSTANCE: machine.instance_id}
 
 
 def is_of(cloud: str, group: str) -> bool:
@@ -45,14 +60,40 @@ def is_of(cloud: str, group: str) -> bool:
     return group.startswith(f"{cloud.rstrip('/')}/")
 
 
-def container_body(machine: Machine, *, cgroup_driver: str) -> dict[str, Any]:
-    """The container: what it runs, what it may do, how much of the host it gets. It has no network yet."""
+def container_body(
+    machine: Machine, image: str, *, cgroup_driver: str, most: Mapping[str, int]
+) -> dict[str, Any]:
+    """The container: what it runs, what it may do, how much of the host it gets. It has no network yet.
+
+    `most` of some resources of a process is what the host lets us have: Podman would ask for more, and fail.
+    """
+    body = _body(machine, cgroup_driver)
+    body["HostConfig"]["Ulimits"] = [
+        {"Name": name, "Soft": limit, "Hard": limit} for name, limit in {"core": 0, **most}.items()
+    ]
+    own = {**labels(machine), SETTINGS: settings_of(machine, cgroup_driver=cgroup_driver)}
+    return {**body, "Image": image, "Labels": own}
+
+
+def settings_of(machine: Machine, *, cgroup_driver: str) -> str:
+    """Tells whether a container that is there still suits its machine, after it was given its limits anew.
+
+    The size of what it has in memory (/run, /tmp) stays what it was when it was made.
+    """
+    body = _body(machine, cgroup_driver)
+    changeable = {"Tmpfs", *limits(machine, cgroup_driver)}
+    body["HostConfig"] = {key: value for key, value in body["HostConfig"].items() if key not in changeable}
+    parts = msgspec.json.encode([body, labels(machine)], order="deterministic")
+    return hashlib.sha256(parts).hexdigest()[:16]
+
+
+def _body(machine: Machine, cgroup_driver: str) -> dict[str, Any]:
+    # A group of systemd's own cannot be named: the container's limits must do, without a burst at the start.
+    parent = {} if cgroup_driver == "systemd" else {"CgroupParent": f"/{machine.cgroup}"}
     return {
-        "Image": image_reference(machine.image_digest),
         "Hostname": machine.name,
         "Domainname": machine.nic.domain,
         "Env": ["container=docker"],
-        "Labels": labels(machine),
         "Tty": True,
         "OpenStdin": True,
         "StdinOnce": False,
@@ -66,7 +107,8 @@ def container_body(machine: Machine, *, cgroup_driver: str) -> dict[str, Any]:
             "RestartPolicy": {"Name": "no"},
             "LogConfig": _LOG,
             **_rights(machine),
-            **_share(machine, cgroup_driver),
+            **parent,
+            **limits(machine, cgroup_driver),
         },
     }
 
@@ -80,7 +122,6 @@ def _rights(machine: Machine) -> dict[str, Any]:
         "Privileged": False,
         "IpcMode": "private",
         "CgroupnsMode": "private",
-        "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
         "Tmpfs": {
             "/run": _TMPFS.format(mode="0755", size_mib=room),
             "/tmp": _TMPFS.format(mode="1777", size_mib=room),  # noqa: S108 - the container's own
@@ -88,19 +129,18 @@ def _rights(machine: Machine) -> dict[str, Any]:
     }
 
 
-def _share(machine: Machine, cgroup_driver: str) -> dict[str, Any]:
+def limits(machine: Machine, cgroup_driver: str) -> dict[str, Any]:
+    """Its share of the host, where the group of its VM does not limit it: as a create or update request says it."""
+    if cgroup_driver != "systemd":
+        return {}
     memory = machine.memory_mib * 1024 * 1024
-    limits: dict[str, Any] = {
+    return {
         "Memory": memory,
         "MemorySwap": memory,
         "PidsLimit": MAX_PROCESSES,
         "CpuShares": max(2, machine.milli_cpus * 1024 // 1000),
+        "NanoCpus": machine.milli_cpus * 1_000_000,
     }
-    if cgroup_driver == "systemd":
-        # systemd takes no groups but its own: the container's limits must do, without a burst at the start.
-        return {**limits, "NanoCpus": machine.milli_cpus * 1_000_000}
-    # No quota of its own: the machine's group has one, which changes, and a larger one below it is refused.
-    return {**limits, "CgroupParent": f"/{machine.cgroup}"}
 
 
 def link_name(index: int) -> str:

@@ -1,8 +1,12 @@
 """Containers by a Docker Engine. Asks the engine for them, gives them a link, watches them.
 
-The engine holds the container, which is the record: its state says whether it runs, and how it ended. The
-network is ours: the container has none of the engine's, and gets one end of a link whose other end is in the
-VM's bridge, with its address.
+The engine holds the container and with it the VM's root, from the first start to the VM's end; its state says
+whether it runs, and how it ended. Which container it is, is noted in the VM's directory (record.py). The network
+is ours: the container has none of the engine's, and gets one end of a link whose other end is in the VM's bridge,
+with its address.
+
+What an engine fixes when it makes a container (name, address, name servers) may have changed at the next start.
+Then a new container is made of the root of the old one, which goes when the new one is there.
 """
 
 from __future__ import annotations
@@ -15,12 +19,14 @@ from pathlib import Path
 from msgspec import structs
 
 from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, capabilities_of
-from atoll.drivers.machine.docker import config, parse
-from atoll.drivers.machine.docker.engine import Engine
+from atoll.drivers.machine.docker import config, parse, record
+from atoll.drivers.machine.docker.engine import Engine, chunks_of
+from atoll.drivers.machine.docker.record import Kept
 from atoll.drivers.machine.docker.terminal import Terminal
+from atoll.drivers.machine.memory import hold_to
 from atoll.errors import AtollError, Conflict, HostFailure, NotFound
 from atoll.model.node import DriverInfo
-from atoll.system import cgroups, files, namespaces, processes
+from atoll.system import cgroups, files, host, namespaces, processes, steps
 from atoll.system.links import Links, missing
 from atoll.system.undo import Undo
 
@@ -30,7 +36,8 @@ OVERHEAD_MIB = 16
 class _Running:
     """A container that runs, as far as we know, and the work of noting its end once it has gone."""
 
-    def __init__(self, process: processes.Pid, terminal: Terminal) -> None:
+    def __init__(self, container: str, process: processes.Pid, terminal: Terminal) -> None:
+        self.container = container
         self.process = process
         self.terminal = terminal
         self.forget: Callable[[], None] = lambda: None
@@ -70,7 +77,7 @@ class DockerDriver:
                 "namespaces": "cgroup, ipc, mount, network, pid, uts"
                 + (", user" if info.has("userns") else ""),
                 "cgroup": "limits of CPU, memory and processes for each VM",
-                "files": "its own over the image's, gone when it stops",
+                "files": "its own over the image's, kept by the engine until it is destroyed",
             },
         )
 
@@ -85,9 +92,9 @@ class DockerDriver:
 
     async def power_down(self, machine: Machine) -> None:
         async with self._lock(machine):
-            await self._running_one(machine, "powering it down")
+            running = await self._running_one(machine, "powering it down")
             with contextlib.suppress(Conflict):  # it has just gone
-                await self._engine.kill(config.container_name(machine), "SIGTERM")
+                await self._engine.kill(running.container, "SIGTERM")
 
     async def reset(self, machine: Machine) -> None:
         async with self._lock(machine):
@@ -95,18 +102,27 @@ class DockerDriver:
             # Forgotten first: its end is ours, and not reported.
             del self._running[machine.ip]
             running.forget()
-            name = config.container_name(machine)
-            with contextlib.suppress(Conflict):
-                await self._engine.kill(name, "SIGKILL")
-            await self._engine.wait(name)
-            await self._run(machine, running.terminal)
+            await self._end(running.container)
+            await self._run(machine, running.container, running.terminal)
 
     async def kill(self, machine: Machine) -> None:
         async with self._lock(machine):
-            running = self._running.pop(machine.ip, None)
-            if running is not None:
-                await _let_go(running)
-            await self._remove(machine)
+            await self._kill(machine)
+
+    async def discard(self, machine: Machine) -> None:
+        async with self._lock(machine):
+            kept = await self._kill(machine)
+            await self._remove(kept)
+            steps.step("docker.removed")
+            await asyncio.to_thread(record.forget, machine)
+
+    async def resize_memory(self, machine: Machine) -> None:
+        async with self._lock(machine):
+            running = await self._running_one(machine, "giving it other memory")
+            if limits := config.limits(machine, (await self._engine.info()).cgroup_driver):
+                await self._engine.update(running.container, limits)
+            else:
+                await hold_to(machine, OVERHEAD_MIB)
 
     async def inspect(self, machines: Sequence[Machine]) -> Mapping[str, Seen]:
         found = await asyncio.gather(*(self._inspect(machine) for machine in machines))
@@ -146,19 +162,29 @@ class DockerDriver:
             return Seen(machine.ip, running.process.pid)
         if running is not None:
             await _ended(running)
-        found = await self._engine.inspect(config.container_name(machine))
-        if found is None or found.state.status == "created":
+        kept = await self._kept(machine)
+        found = await self._engine.inspect(kept.container) if kept.container else None
+        if found is None or found.state.never_ran:
             return None
         if not found.state.running:
-            return Seen(machine.ip, 0, parse.exit_of(found.state.exit_code))
+            return None if kept.ended else Seen(machine.ip, 0, parse.exit_of(found.state.exit_code))
         process = processes.identify(found.state.pid)
         if process is None:
             return Seen(machine.ip, 0, parse.exit_of(await self._engine.wait(found.id)))
-        terminal = Terminal(_console_log(machine))
+        terminal = Terminal(record.console_log_path(machine))
         await terminal.catch_up(self._engine, found.id)
         await terminal.connect(self._engine, found.id)
-        self._watch(machine, process, terminal)
+        self._watch(machine, _Running(kept.container, process, terminal))
         return Seen(machine.ip, process.pid)
+
+    async def _kept(self, machine: Machine) -> Kept:
+        """What is kept of it. Where no record says so, by the instance that the container is labelled with."""
+        if (kept := record.read(machine)) is not None:
+            return kept
+        listed = await self._engine.list()
+        names = [one.name for one in listed if one.labels.get(config.INSTANCE) == machine.instance_id]
+        first, others = (names[0], tuple(names[1:])) if names else ("", ())
+        return Kept(first, others, ended=False)
 
     async def _running_one(self, machine: Machine, doing: str) -> _Running:
         seen = await self._find(machine)
@@ -171,36 +197,91 @@ class DockerDriver:
 
     async def _start(self, machine: Machine) -> None:
         _check(machine)
-        await self._remove(machine)
+        kept = await self._kept(machine)
         async with Undo() as undo:
-            if not _console_log(machine).exists():
-                undo.add(files.remove_tree, _console_log(machine))
-            await self._ensure_image(machine)
-            undo.add(self._remove, machine)
-            driver = (await self._engine.info()).cgroup_driver
-            body = config.container_body(machine, cgroup_driver=driver)
-            await self._engine.create(config.container_name(machine), body)
-            terminal = Terminal(_console_log(machine))
+            if not record.console_log_path(machine).exists():
+                undo.add(files.remove_tree, record.console_log_path(machine))
+            undo.add(self._undo_start, machine, kept)
+            kept = await self._ensure_container(machine, kept)
+            await self._note(machine, structs.replace(kept, ended=False))
+            steps.step("docker.noted")
+            terminal = Terminal(record.console_log_path(machine))
             undo.add(terminal.close)
-            await self._run(machine, terminal)
+            await self._run(machine, kept.container, terminal)
             undo.commit()
 
-    async def _ensure_image(self, machine: Machine) -> None:
+    async def _undo_start(self, machine: Machine, before: Kept) -> None:
+        """What was there before stays; of one that was started for the first time, nothing does."""
+        kept = await self._kill(machine)
+        if not before.container:
+            await self._remove(kept)
+            record.forget(machine)
+
+    async def _ensure_container(self, machine: Machine, kept: Kept) -> Kept:
+        """One that suits the machine, with the root that it had before, and no other."""
+        kept = await self._clean(machine, kept)
+        cgroup_driver = (await self._engine.info()).cgroup_driver
+        if kept.container:
+            found = await self._engine.inspect(kept.container)
+            if found is None:
+                raise HostFailure(
+                    f"starting machine {machine.name}: container {kept.container}, which holds its root, is gone"
+                    " from the engine",
+                    hint="restore the engine's data, or destroy the VM and create it anew",
+                )
+            if found.label(config.SETTINGS) == config.settings_of(machine, cgroup_driver=cgroup_driver):
+                if limits := config.limits(machine, cgroup_driver):
+                    await self._engine.update(kept.container, limits)
+                return kept
+        name = config.new_container_name(machine)
+        await self._note(machine, structs.replace(kept, others=(name,)))
+        steps.step("docker.named")
+        image = await self._ensure_image(machine, kept.container, name)
+        steps.step("docker.imported")
+        body = config.container_body(machine, image, cgroup_driver=cgroup_driver, most=host.process_limits())
+        await self._engine.create(name, body)
+        steps.step("docker.created")
+        kept = Kept(name, others=(kept.container,) if kept.container else ())
+        await self._note(machine, kept)
+        steps.step("docker.recorded")
+        return await self._clean(machine, kept)
+
+    async def _clean(self, machine: Machine, kept: Kept) -> Kept:
+        """Without the others."""
+        if not kept.others:
+            return kept
+        await self._remove(Kept(others=kept.others))
+        steps.step("docker.cleaned")
+        kept = structs.replace(kept, others=())
+        await self._note(machine, kept)
+        return kept
+
+    async def _note(self, machine: Machine, kept: Kept) -> None:
+        await asyncio.to_thread(record.write, machine, kept)
+
+    async def _ensure_image(self, machine: Machine, root_of: str, name: str) -> str:
+        """The image for a container of this name: the machine's, or the root of a container that it had."""
+        if root_of:
+            reference = config.root_reference(name)
+            await self._engine.import_image(self._engine.export(root_of), reference, machine.cgroup)
+            return reference
+        reference = config.image_reference(machine.image_digest)
         async with self._importing:
-            if await self._engine.has_image(machine.image_digest):
-                return
+            if await self._engine.has_image(reference):
+                return reference
             if machine.rootfs is None or not machine.rootfs.is_file():
                 raise NotFound(
                     f"starting machine {machine.name}: its image has no root file system",
                     hint="use another image, or another kind of machine",
                 )
-            await self._engine.import_image(machine.rootfs, machine.image_digest)
+            await self._engine.import_image(chunks_of(machine.rootfs), reference)
+        return reference
 
-    async def _run(self, machine: Machine, terminal: Terminal) -> None:
+    async def _run(self, machine: Machine, name: str, terminal: Terminal) -> None:
         """Run the container, which is there already, and put its link in place."""
-        name = config.container_name(machine)
         await terminal.connect(self._engine, name)
         await self._engine.start(name)
+        steps.step("docker.started")
         found = await self._engine.inspect(name)
         process = processes.identify(found.state.pid) if found is not None and found.state.pid else None
         if process is None:
@@ -209,7 +290,8 @@ class DockerDriver:
                 hint="what it wrote: atoll vm log",
             )
         self._plug(machine, process)
-        self._watch(machine, process, terminal)
+        steps.step("docker.plugged")
+        self._watch(machine, _Running(name, process, terminal))
 
     def _plug(self, machine: Machine, process: processes.Pid) -> None:
         """Of each link one end in its bridge, the other, with its address, in the container."""
@@ -227,17 +309,17 @@ class DockerDriver:
 
     # --- end
 
-    def _watch(self, machine: Machine, process: processes.Pid, terminal: Terminal) -> None:
-        running = self._running[machine.ip] = _Running(process, terminal)
+    def _watch(self, machine: Machine, running: _Running) -> None:
+        self._running[machine.ip] = running
 
         def gone() -> None:
             running.ending = asyncio.ensure_future(self._report(machine, running))
 
-        running.forget = processes.on_gone(process, gone)
+        running.forget = processes.on_gone(running.process, gone)
 
     async def _report(self, machine: Machine, running: _Running) -> None:
         try:
-            reason = parse.exit_of(await self._engine.wait(config.container_name(machine)))
+            reason = parse.exit_of(await self._engine.wait(running.container))
         except AtollError:  # the engine went too, or somebody else removed the container
             reason = Exit.CRASHED
         await running.terminal.finish()
@@ -246,9 +328,35 @@ class DockerDriver:
             del self._running[machine.ip]
             self._on_exit(machine.ip, reason)
 
-    async def _remove(self, machine: Machine) -> None:
-        await self._engine.remove(config.container_name(machine))
+    async def _kill(self, machine: Machine) -> Kept:
+        """End what runs of it. What is kept of it."""
+        running = self._running.pop(machine.ip, None)
+        if running is not None:
+            await _let_go(running)
+        kept = await self._kept(machine)
+        for name in filter(None, (kept.container, *kept.others)):
+            await self._end(name)
+        steps.step("docker.ended")
         self._unplug(machine)
+        if kept.container and not kept.ended:
+            kept = structs.replace(kept, ended=True)
+            await self._note(machine, kept)
+        return kept
+
+    async def _end(self, container: str) -> None:
+        """End what runs in it. Not there, or not running, is fine."""
+        found = await self._engine.inspect(container)
+        if found is not None and found.state.running:
+            with contextlib.suppress(Conflict, NotFound):  # it has just gone
+                await self._engine.kill(container, "SIGKILL")
+            with contextlib.suppress(NotFound):
+                await self._engine.wait(container)
+
+    async def _remove(self, kept: Kept) -> None:
+        """Leave none of these containers, nor the images that they alone were made of."""
+        for name in filter(None, (kept.container, *kept.others)):
+            await self._engine.remove(name)
+            await self._engine.remove_image(config.root_reference(name))
 
     def _unplug(self, machine: Machine) -> None:
         with Links(self._namespace) as links:
@@ -257,12 +365,15 @@ class DockerDriver:
 
 
 async def remove_containers(socket: Path, cloud: str) -> int:
-    """Remove every container of a cloud, which is named by its cgroup. How many there were."""
+    """Remove every container of a cloud, which is named by its cgroup, and every root. How many VMs there were."""
     engine = Engine(socket)
     try:
         found = [one for one in await engine.list() if config.is_of(cloud, one.labels[config.LABEL])]
         for one in found:
             await engine.remove(one.id)
+        for one in await engine.images():
+            if config.is_of(cloud, one.labels[config.LABEL]):
+                await engine.remove_image(one.id)
         return len(found)
     finally:
         await engine.close()
@@ -280,10 +391,6 @@ async def _let_go(running: _Running) -> None:
     if running.ending is not None:
         await asyncio.wait({running.ending})
     await running.terminal.close()
-
-
-def _console_log(machine: Machine) -> Path:
-    return machine.directory / "console.log"
 
 
 def _check(machine: Machine) -> None:

@@ -6,7 +6,8 @@ Podman's socket answers too. Which version of the API is spoken is agreed on wit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -20,8 +21,6 @@ from atoll.drivers.machine.docker.config import (
     DETACH_KEYS,
     INIT,
     LABEL,
-    REPOSITORY,
-    image_reference,
 )
 from atoll.errors import Conflict, HostFailure, NotFound, TimedOut, Unreachable
 from atoll.system import files
@@ -34,6 +33,7 @@ _CHUNK = 1 << 20
 _HEAD_LIMIT = 16 * 1024
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Query = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
 class Engine:
@@ -60,31 +60,38 @@ class Engine:
 
     # --- images
 
-    async def has_image(self, digest: str) -> bool:
+    async def has_image(self, reference: str) -> bool:
         try:
-            await self._call("GET", f"/images/{image_reference(digest)}/json", doing="looking for an image")
+            await self._call("GET", f"/images/{reference}/json", doing="looking for an image")
         except NotFound:
             return False
         return True
 
-    async def import_image(self, archive: Path, digest: str) -> None:
-        """Hand it a root file system, and what to start in it."""
-        query = {
-            "fromSrc": "-",
-            "repo": REPOSITORY,
-            "tag": digest,
-            "changes": f'CMD ["{INIT}"]',
-            "message": "imported by Atoll",
-        }
+    async def import_image(self, content: AsyncIterator[bytes], reference: str, group: str = "") -> None:
+        """Hand it a root file system, and what to start in it. `group`: whose it is, if one machine's."""
+        changes = [f'CMD ["{INIT}"]', *([f"LABEL {LABEL}={group}"] if group else [])]
+        # The tag within `repo`: Podman takes no notice of one beside it.
+        query = [("fromSrc", "-"), ("repo", reference), ("message", "imported by Atoll")]
+        query += [("changes", change) for change in changes]
         answer = await self._call(
             "POST",
             "/images/create",
             doing="handing it an image",
             query=query,
-            data=_chunks(archive),
+            data=content,
             timeout_s=IMPORT_TIMEOUT_S,
         )
         parse.check_import(answer)
+
+    async def images(self) -> tuple[parse.Summary, ...]:
+        """All images that are of one machine of Atoll, whoever's."""
+        return await self._listed("/images/json", "listing images")
+
+    async def remove_image(self, reference: str) -> None:
+        """Gone is fine."""
+        with contextlib.suppress(NotFound):
+            doing = f"removing image {reference}"
+            await self._call("DELETE", f"/images/{reference}", doing=doing, query={"force": "true"})
 
     # --- containers
 
@@ -105,12 +112,36 @@ class Engine:
 
     async def list(self) -> tuple[parse.Summary, ...]:
         """All containers of Atoll, whoever's and in whatever state."""
+        return await self._listed("/containers/json", "listing containers")
+
+    async def _listed(self, path: str, doing: str) -> tuple[parse.Summary, ...]:
         query = {"all": "true", "filters": msgspec.json.encode({"label": [LABEL]}).decode()}
-        body = await self._call("GET", "/containers/json", doing="listing containers", query=query)
-        return _decoded(body, tuple[parse.Summary, ...])
+        return _decoded(await self._call("GET", path, doing=doing, query=query), tuple[parse.Summary, ...])
 
     async def start(self, name: str) -> None:
         await self._call("POST", f"/containers/{name}/start", doing=f"starting container {name}")
+
+    async def update(self, name: str, limits: Mapping[str, Any]) -> None:
+        """Give it other limits, from now on."""
+        doing = f"limiting container {name}"
+        await self._call("POST", f"/containers/{name}/update", doing=doing, data=msgspec.json.encode(limits))
+
+    async def export(self, name: str) -> AsyncIterator[bytes]:
+        """Its root file system as a tar archive, piece by piece."""
+        path, doing = (
+            f"{await self._prefix()}/containers/{name}/export",
+            f"reading the root of container {name}",
+        )
+        try:
+            async with self._request("GET", path, timeout_s=IMPORT_TIMEOUT_S) as response:
+                if response.status >= 400:
+                    raise _refused(
+                        response.status, f"container engine: {doing}: {parse.said(await response.read())}"
+                    )
+                async for chunk in response.content.iter_chunked(_CHUNK):
+                    yield chunk
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(error) from error
 
     async def kill(self, name: str, signal: str) -> None:
         """Send it a signal. Conflict when it does not run."""
@@ -182,7 +213,7 @@ class Engine:
         path: str,
         *,
         doing: str,
-        query: Mapping[str, str] | None = None,
+        query: Query = (),
         data: bytes | AsyncIterator[bytes] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> bytes:
@@ -196,23 +227,12 @@ class Engine:
         path: str,
         *,
         doing: str,
-        query: Mapping[str, str] | None = None,
+        query: Query = (),
         data: bytes | AsyncIterator[bytes] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> bytes:
-        if self._session is None:
-            connector = aiohttp.UnixConnector(path=str(self.socket), limit=0)
-            self._session = aiohttp.ClientSession(connector=connector)
-        kind = "application/json" if isinstance(data, bytes) else "application/x-tar"
         try:
-            async with self._session.request(
-                verb,
-                f"http://engine{path}",
-                params=query,
-                data=data,
-                headers={"Content-Type": kind} if data is not None else None,
-                timeout=aiohttp.ClientTimeout(total=timeout_s),
-            ) as response:
+            async with self._request(verb, path, query=query, data=data, timeout_s=timeout_s) as response:
                 body = await response.read()
         except TimeoutError:
             raise TimedOut(
@@ -224,9 +244,32 @@ class Engine:
             raise _refused(response.status, f"container engine: {doing}: {parse.said(body)}")
         return body
 
+    def _request(
+        self,
+        verb: str,
+        path: str,
+        *,
+        query: Query = (),
+        data: bytes | AsyncIterator[bytes] | None = None,
+        timeout_s: float,
+    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        if self._session is None:
+            connector = aiohttp.UnixConnector(path=str(self.socket), limit=0)
+            self._session = aiohttp.ClientSession(connector=connector)
+        kind = "application/json" if isinstance(data, bytes) else "application/x-tar"
+        return self._session.request(
+            verb,
+            f"http://engine{path}",
+            params=query,
+            data=data,
+            headers={"Content-Type": kind} if data is not None else None,
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
+        )
+
     def _unreachable(self, error: Exception) -> Unreachable:
         return Unreachable(
-            f"container engine at {self.socket}: {error}", hint="see whether dockerd runs, and its log"
+            f"container engine at {self.socket}: {error}",
+            hint="see whether the engine (Docker, or Podman) runs, and its log",
         )
 
 
@@ -247,7 +290,7 @@ def _decoded(body: bytes, kind: type[T]) -> T:
         raise HostFailure(f"container engine: its answer is not understood: {error}") from error
 
 
-async def _chunks(archive: Path) -> AsyncIterator[bytes]:
+async def chunks_of(archive: Path) -> AsyncIterator[bytes]:
     with archive.open("rb") as file:
         while chunk := await asyncio.to_thread(file.read, _CHUNK):
             yield chunk

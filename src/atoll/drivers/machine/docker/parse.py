@@ -23,19 +23,38 @@ class State(Struct, frozen=True, rename="pascal"):
     pid: int
     exit_code: int
 
+    @property
+    def never_ran(self) -> bool:
+        return self.status in ("created", "configured", "initialized")  # the last two are Podman's
+
+
+class Config(Struct, frozen=True, rename="pascal"):
+    """What a container was made with."""
+
+    labels: dict[str, str] | None = None
+
 
 class Container(Struct, frozen=True, rename="pascal"):
     """A container, as far as we care."""
 
     id: str
     state: State
+    config: Config = Config()
+
+    def label(self, name: str) -> str:
+        return (self.config.labels or {}).get(name, "")
 
 
 class Summary(Struct, frozen=True, rename="pascal"):
-    """A container in a list."""
+    """A container or an image in a list."""
 
     id: str
     labels: dict[str, str]
+    names: tuple[str, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.names[0].removeprefix("/") if self.names else ""
 
 
 class Version(Struct, frozen=True):

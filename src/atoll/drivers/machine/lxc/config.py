@@ -37,6 +37,13 @@ DENIED_CALLS = (
 _ENOSYS = 38
 
 
+class Init(Struct, frozen=True):
+    """The first program of a container. systemd keeps what it starts in cgroups, and needs to see its own."""
+
+    path: str
+    systemd: bool = False
+
+
 class Tools(Struct, frozen=True):
     """Where programs are: LXC's hooks run without a search path."""
 
@@ -59,17 +66,17 @@ def disk_ranges(machine: Machine) -> tuple[IdRange, ...]:
 
 
 def container_config(
-    machine: Machine, *, console_log: Path, seccomp: Path, init: str, apparmor: str, tools: Tools
+    machine: Machine, *, console_log: Path, seccomp: Path, init: Init, apparmor: str, tools: Tools
 ) -> str:
     """The configuration file, for `lxc-start -f`."""
     ids = id_range(machine)
     settings = [
         ("lxc.uts.name", machine.name),
         ("lxc.rootfs.path", f"dir:{ROOT}"),
-        ("lxc.init.cmd", init),
+        ("lxc.init.cmd", init.path),
         ("lxc.idmap", f"u {ids.inside} {ids.outside} {ids.count}"),
         ("lxc.idmap", f"g {ids.inside} {ids.outside} {ids.count}"),
-        ("lxc.mount.auto", "proc:mixed sys:ro"),
+        ("lxc.mount.auto", "proc:mixed sys:ro" + (" cgroup:mixed:force" if init.systemd else "")),
         ("lxc.tty.max", "0"),
         ("lxc.pty.max", "1024"),
         ("lxc.console.logfile", str(console_log)),

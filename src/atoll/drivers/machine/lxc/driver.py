@@ -21,6 +21,7 @@ from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, cap
 from atoll.drivers.machine.lxc import config, keeper, parse, record
 from atoll.drivers.machine.lxc.console import LogConsole
 from atoll.drivers.machine.lxc.roots import Roots, disk_of, mount_root
+from atoll.drivers.machine.memory import hold_to
 from atoll.errors import Conflict, HostFailure, TimedOut
 from atoll.model.node import DriverInfo
 from atoll.system import cgroups, clock, files, host, pids, processes
@@ -96,6 +97,11 @@ class LxcDriver:
             init = await self._init_of(machine, "resetting it")
             record.reset_path(machine).touch(mode=0o600)
         processes.send_signal(init, signal.SIGKILL)
+
+    async def resize_memory(self, machine: Machine) -> None:
+        async with self._lock(machine):
+            await self._init_of(machine, "giving it other memory")
+            await hold_to(machine, OVERHEAD_MIB)
 
     async def kill(self, machine: Machine) -> None:
         async with self._lock(machine):
@@ -176,10 +182,10 @@ class LxcDriver:
     async def _start(self, machine: Machine) -> None:
         await self._clear(machine)
         async with Undo() as undo:
+            undo.add(record.forget, machine)
             for path in (disk_of(machine), record.console_log_path(machine)):
                 if not path.exists():
                     undo.add(files.remove_tree, path)
-            undo.add(record.forget, machine)
             undo.add(self._end_all, machine)
             base = await self._roots.ensure(machine)
             process = await self._launch(machine, base)
@@ -207,10 +213,12 @@ class LxcDriver:
         cgroups.ensure(config.keeper_group(machine), cgroups.Limits())
 
         def prepare() -> None:
-            _configure(machine, base)
-            mount_root(machine, base)
+            init = _find_init_program(machine, base)
+            _configure(machine, init)
+            mount_root(machine, base, systemd=init.systemd)
 
-        work = asyncio.to_thread(keeper.launch, machine, lxc_start, self._namespace, prepare)
+        rights = keeper.CAPABILITIES + (keeper.OF_APPARMOR if _apparmor() == "generated" else ())
+        work = asyncio.to_thread(keeper.launch, machine, lxc_start, rights, self._namespace, prepare)
         process = processes.identify(await _finished(asyncio.ensure_future(work)))
         if process is None:
             raise _failed_start(machine)
@@ -332,25 +340,27 @@ def _halt_signal(init: processes.Pid) -> signal.Signals | int:
     return signal.SIGRTMIN + 4 if parse.name_of(_status(init.pid)) == "systemd" else signal.SIGPWR
 
 
-def _configure(machine: Machine, base: Path) -> None:
-    record.directory(machine).mkdir(0o700)
+def _configure(machine: Machine, init: config.Init) -> None:
+    record.directory(machine).mkdir(0o700, parents=True)
     record.seccomp_path(machine).write_text(config.seccomp_profile())
     text = config.container_config(
         machine,
         console_log=record.console_log_path(machine),
         seccomp=record.seccomp_path(machine),
-        init=_find_init_program(machine, base),
+        init=init,
         apparmor=_apparmor(),
         tools=config.Tools(host.require_tool("ip"), host.require_tool("nsenter")),
     )
     record.config_path(machine).write_text(text)
 
 
-def _find_init_program(machine: Machine, base: Path) -> str:
+def _find_init_program(machine: Machine, base: Path) -> config.Init:
     for name in _INITS:
         # Not followed: a link of the image's means nothing outside of it.
-        if (base / name).is_symlink() or (base / name).is_file():
-            return f"/{name}"
+        if (base / name).is_symlink():
+            return config.Init(f"/{name}", systemd=(base / name).readlink().name == "systemd")
+        if (base / name).is_file():
+            return config.Init(f"/{name}", systemd=Path(name).name == "systemd")
     raise HostFailure(
         f"starting machine {machine.name}: its image has no init",
         hint="put one at /sbin/init, or use another kind of machine",

@@ -2,13 +2,17 @@
 
 The monitor tells why its container ended in its messages only. A guest can make it talk as much as it likes,
 by rebooting, so only the end is kept. Pure, but for `launch`, which starts it in mounts of its own.
+
+It is root's, and has what the monitor needs of root's rights and no more. What keeps the last words is nobody's and
+has none. The container's rights do not come from there: the kernel gives it all of them in its own namespaces, less
+those that the monitor drops.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from atoll.drivers.machine.base import Machine
@@ -17,9 +21,15 @@ from atoll.drivers.machine.lxc.config import STAGE, container_name, keeper_group
 from atoll.drivers.machine.lxc.parse import MONITOR_ENDED
 from atoll.system import clock, mounts, namespaces, processes
 
+CAPABILITIES = ("dac_override", "net_admin", "setfcap", "setgid", "setuid", "sys_admin")
+"""What a monitor needs: mounts, namespaces, ids, cgroups and links of a container."""
+OF_APPARMOR = ("mac_admin",)
+"""More, where it makes a profile for each container."""
+
 KEPT_BYTES = 16_384
 END_TIMEOUT_S = 5.0
 _PAUSE_S = 0.002
+_AS_NOBODY = "--reuid=65534 --regid=65534 --clear-groups --no-new-privs"
 
 # $1 lxc-start, $2 name, $3 its path, $4 configuration, $5 whether to begin anew, $6 where the last words go,
 # $7 where the word to begin comes from. PATH: with newuidmap in it LXC would want every range of ids to be listed
@@ -33,13 +43,14 @@ read -r _ <"/dev/fd/$7" || exit
         [ -e "$5" ] || break
         rm -f "$5"
     done
-}} | tail -c {KEPT_BYTES} >"$6.new"
+}} | setpriv {_AS_NOBODY} tail -c {KEPT_BYTES} >"$6.new"
 mv "$6.new" "$6"
 """
 
 
-def launch_of(machine: Machine, lxc_start: Path, begin: int) -> processes.Launch:
+def launch_of(machine: Machine, lxc_start: Path, begin: int, rights: Sequence[str]) -> processes.Launch:
     """How to start it; it begins when a line comes from this descriptor. Pure."""
+    limited = ("setpriv", f"--bounding-set=-all,{','.join(f'+{name}' for name in rights)}", "--inh-caps=-all")
     arguments = (
         str(lxc_start),
         container_name(machine),
@@ -50,7 +61,7 @@ def launch_of(machine: Machine, lxc_start: Path, begin: int) -> processes.Launch
         str(begin),
     )
     return processes.Launch(
-        argv=("/bin/sh", "-c", _SCRIPT, "atoll-keeper", *arguments),
+        argv=(*limited, "--", "/bin/sh", "-c", _SCRIPT, "atoll-keeper", *arguments),
         cgroup=keeper_group(machine),
         pass_fds=(begin,),
         cwd=Path("/"),
@@ -58,14 +69,20 @@ def launch_of(machine: Machine, lxc_start: Path, begin: int) -> processes.Launch
     )
 
 
-def launch(machine: Machine, lxc_start: Path, namespace: str | None, prepare: Callable[[], None]) -> int:
-    """Start it, in mounts of its own, which `prepare` furnishes. Its number."""
+def launch(
+    machine: Machine,
+    lxc_start: Path,
+    rights: Sequence[str],
+    namespace: str | None,
+    prepare: Callable[[], None],
+) -> int:
+    """Start it with these rights, in mounts of its own, which `prepare` furnishes. Its number."""
 
     def start() -> int:
         begin, tell = os.pipe()
         try:
             # Started first: to enter a group takes the kernel ten milliseconds, in which all else is done.
-            number = processes.spawn_blocking(launch_of(machine, lxc_start, begin))
+            number = processes.spawn_blocking(launch_of(machine, lxc_start, begin, rights))
         finally:
             os.close(begin)
         try:

@@ -1,8 +1,8 @@
 """What a VM's directory holds of its container, to be found again by the next agent. Reads and writes there.
 
-`lxc/` while it runs: `record.json` (which process, of which boot), `config` and `seccomp` for LXC, `messages`
+`lxc/run/` while it runs: `record.json` (which process, of which boot), `config` and `seccomp` for LXC, `messages`
 once the monitor has ended, `reset` while it is to begin anew. After an exit that nobody asked for,
-`record.json` stays and says why, until the next start or kill. `disk/` (see roots.py) and `console.log` stay
+`record.json` stays and says why, until the next start or kill. `lxc/disk/` (see roots.py) and `console.log` stay
 as long as the VM.
 """
 
@@ -21,8 +21,13 @@ from atoll.system.processes import Pid
 _LIMIT = 64 * 1024
 
 
-def directory(machine: Machine) -> Path:
+def own_directory(machine: Machine) -> Path:
+    """All that this kind keeps of a VM."""
     return machine.directory / "lxc"
+
+
+def directory(machine: Machine) -> Path:
+    return own_directory(machine) / "run"
 
 
 def config_path(machine: Machine) -> Path:
@@ -70,8 +75,10 @@ def messages(machine: Machine) -> str:
 
 def forget(machine: Machine) -> None:
     """Remove all of it but disk and console.log. Nothing there is fine."""
-    if machine.directory.is_dir():
+    if own_directory(machine).is_dir():
         files.remove_tree(directory(machine))
+        with contextlib.suppress(OSError):  # the disk is in it
+            own_directory(machine).rmdir()
 
 
 def _path(machine: Machine) -> Path:

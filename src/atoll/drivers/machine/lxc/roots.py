@@ -1,10 +1,10 @@
 """Root file systems of containers: an image's, unpacked once, below a VM's own changes. Files, and tar.
 
-    <cache>/<digest>/root          the image, unpacked; never written to
-    <cache>/<digest>/users/<ip>    a link to each disk on top of it; with the last of them it may go
-    <VM's directory>/disk/base     the digest of the image below this disk
-    <VM's directory>/disk/upper    what the VM changed
-    <VM's directory>/disk/work     the kernel's own
+    <cache>/<digest>/root              the image, unpacked; never written to
+    <cache>/<digest>/users/<ip>        a link to each disk on top of it; with the last of them it may go
+    <VM's directory>/lxc/disk/base     the digest of the image below this disk
+    <VM's directory>/lxc/disk/upper    what the VM changed
+    <VM's directory>/lxc/disk/work     the kernel's own
 
 Owners on disk are those that containers see. Only root gets near: a container can make a program that runs as
 root, and outside of it that would be the host's.
@@ -17,6 +17,7 @@ import secrets
 from pathlib import Path
 
 from atoll.drivers.machine.base import Machine
+from atoll.drivers.machine.lxc import record
 from atoll.drivers.machine.lxc.config import ROOT, STAGE, disk_ranges
 from atoll.errors import HostFailure
 from atoll.system import cgroups, files, mounts, processes
@@ -86,18 +87,20 @@ def unpack_argv(archive: Path, root: Path) -> list[str]:
 
 
 def disk_of(machine: Machine) -> Path:
-    return machine.directory / "disk"
+    return record.own_directory(machine) / "disk"
 
 
-def mount_root(machine: Machine, base: Path) -> None:
+def mount_root(machine: Machine, base: Path, *, systemd: bool) -> None:
     """Mount it for the monitor that is started next. To be called in a mount namespace of its own."""
     with mounts.user_namespace(disk_ranges(machine)) as ids:
         mounts.tmpfs(STAGE)
         # Here LXC keeps locks and sockets, for good: now they go with it.
         mounts.tmpfs(Path("/run"))
-        # It would make groups in all of them, in which nothing of ours is limited.
+        # It would make groups in all of them, in which nothing of ours is limited. A systemd keeps its units in one.
+        needed = {cgroups.systemd_hierarchy()} if systemd else set()
         for hierarchy in cgroups.other_hierarchies():
-            mounts.unmount(hierarchy)
+            if hierarchy not in needed:
+                mounts.unmount(hierarchy)
         lower, disk = STAGE / "base", STAGE / "disk"
         for place in (lower, disk, ROOT):
             place.mkdir()
@@ -108,7 +111,7 @@ def mount_root(machine: Machine, base: Path) -> None:
 
 def _ensure_disk(disk: Path, digest: str) -> None:
     # Not synced, as nothing is that the container writes there by itself; a start waits for this.
-    for path in (disk, disk / "upper", disk / "work"):
+    for path in (disk.parent, disk, disk / "upper", disk / "work"):
         path.mkdir(0o700, exist_ok=True)
     # Its mode is that of the container's root.
     (disk / "upper").chmod(0o755)

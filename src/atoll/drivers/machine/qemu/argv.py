@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from atoll.drivers.machine.base import Machine, Nic
 from atoll.drivers.machine.qemu.block import disk_args
+from atoll.model.hardware import Watchdog
 from atoll.model.vm import MachineType
 
 Accelerator = Literal["kvm", "tcg"]
@@ -81,6 +82,7 @@ def qemu_argv(
         *device_args(board),
         *disk_args(machine, board, files.disks),
         *display_args(machine),
+        *watchdog_args(machine),
         *template_args(files.template),
     )
 
@@ -261,6 +263,13 @@ def display_args(machine: Machine) -> list[str]:
         "-vnc",
         "none",
     ]
+
+
+def watchdog_args(machine: Machine) -> list[str]:
+    """A power-off by it is the end of QEMU without a word of the guest's, which counts as a crash."""
+    if machine.watchdog is Watchdog.NONE:
+        return []
+    return ["-device", str(machine.watchdog), "-action", f"watchdog={machine.watchdog_action}"]
 
 
 def _escaped(value: str) -> str:

@@ -1,4 +1,8 @@
-"""Disks as QEMU is told of them: virtio, each behind a port of its own, so that it can go and others come. Pure."""
+"""Disks as QEMU is told of them. Pure.
+
+Those with virtio and NVMe are each behind a port of its own, so that it can go and others come. IDE disks are behind
+one controller, two on each of its two buses, from start to end; its model is one for which every kernel has a driver.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any
 
 from atoll.drivers.machine.base import Disk, Machine
 from atoll.model.vm import MachineType
+from atoll.model.volume import DiskInterface
 
 SPARE_PORTS = 2
 """For disks that come while the machine runs. Both cost a cold boot one per cent of its instructions."""
@@ -15,18 +20,26 @@ SPARE_PORTS = 2
 _FIRST_SET = 16
 _PER_SLOT = 8
 _FIRST_SLOT = 0x10
+_IDE = "ide"
+_PER_IDE_BUS = 2
 
 
 def disk_args(machine: Machine, board: MachineType, numbers: Sequence[int]) -> list[str]:
     """Ports, and the disks that a machine starts with behind the first of them."""
-    if board is MachineType.MICROVM:  # no PCI: as it starts so it stays
-        ports = []
-    else:
-        ports = [port_device(port) for port in range(len(machine.disks) + SPARE_PORTS)]
+    on_ide = [disk for disk in machine.disks if disk.interface is DiskInterface.IDE]
+    on_ports = [disk for disk in machine.disks if disk.interface is not DiskInterface.IDE]
+    # A microvm has no PCI: as it starts so it stays.
+    count = 0 if board is MachineType.MICROVM else len(on_ports) + SPARE_PORTS
+    ports = [port_device(port) for port in range(count)]
     args = [word for port in ports for word in ("-device", port)]
+    if on_ide:
+        args += ["-device", f"piix3-ide,id={_IDE}"]
     for index, (disk, number) in enumerate(zip(machine.disks, numbers, strict=True)):
         file_set = _FIRST_SET + index
-        device = block_device(disk, index if ports else None)
+        if disk.interface is DiskInterface.IDE:
+            device = ide_device(disk, on_ide.index(disk))
+        else:
+            device = block_device(disk, on_ports.index(disk) if ports else None)
         args += ["-add-fd", f"fd={number},set={file_set},opaque={disk.name}"]
         args += ["-blockdev", _json(block_node(disk, file_set)), "-device", _json(device)]
     return args
@@ -50,7 +63,14 @@ def block_device(disk: Disk, port: int | None) -> dict[str, Any]:
     common = {"drive": node_name(disk.name), "serial": disk.name}
     if port is None:
         return {"driver": "virtio-blk-device", "id": f"disk-{disk.name}", **common}
-    return {"driver": "virtio-blk-pci", "id": f"disk{port}-{disk.name}", "bus": f"port{port}", **common}
+    driver = "nvme" if disk.interface is DiskInterface.NVME else "virtio-blk-pci"
+    return {"driver": driver, "id": f"disk{port}-{disk.name}", "bus": f"port{port}", **common}
+
+
+def ide_device(disk: Disk, place: int) -> dict[str, Any]:
+    bus, unit = divmod(place, _PER_IDE_BUS)
+    common = {"drive": node_name(disk.name), "serial": disk.name}
+    return {"driver": "ide-hd", "id": f"disk-{disk.name}", "bus": f"{_IDE}.{bus}", "unit": unit, **common}
 
 
 def node_name(name: str) -> str:
@@ -70,11 +90,11 @@ def first_free(devices: Iterable[str]) -> int | None:
     """The first port that nothing is behind; None when there is none."""
     found = list(devices)
     ports = {int(name.removeprefix("port")) for name in found if name.startswith("port")}
-    taken = {int(name.partition("-")[0].removeprefix("disk")) for name in found if _is_behind_port(name)}
+    taken = {int(name.partition("-")[0].removeprefix("disk")) for name in found if is_behind_port(name)}
     return min(ports - taken, default=None)
 
 
-def _is_behind_port(device: str) -> bool:
+def is_behind_port(device: str) -> bool:
     kind, dash, _ = device.partition("-")
     return bool(dash) and kind.removeprefix("disk").isdecimal()
 

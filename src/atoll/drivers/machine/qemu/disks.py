@@ -17,6 +17,7 @@ from atoll.drivers.machine.qemu.block import (
     block_node,
     device_of,
     first_free,
+    is_behind_port,
     node_name,
     sets_of,
 )
@@ -65,8 +66,10 @@ async def free_port(watch: Watch) -> int | None:
     return first_free(await _devices(watch))
 
 
-async def has(watch: Watch, name: str) -> bool:
-    return device_of(name, await _devices(watch)) is not None
+async def is_fixed(watch: Watch, name: str) -> bool:
+    """Whether the machine has this disk where none can be unplugged: on a microvm, or behind IDE."""
+    device = device_of(name, await _devices(watch))
+    return device is not None and not is_behind_port(device)
 
 
 async def attach(machine: Machine, watch: Watch, disk: Disk) -> None:

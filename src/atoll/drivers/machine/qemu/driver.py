@@ -1,7 +1,7 @@
 """Virtual machines by QEMU. Starts, watches and ends QEMU processes.
 
 What a VM's directory holds of one is in record.py. QEMU does not daemonize itself, since its sandbox forbids
-that: it is ready when its monitor greets, and what it says before that is in `qemu.log`.
+that: it is ready when its monitor greets, and what it says before that is in `qemu/messages`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from atoll.drivers.machine.base import (
     capabilities_of,
 )
 from atoll.drivers.machine.qemu import disks, record
-from atoll.drivers.machine.qemu.argv import Accelerator, board_of, overhead_mib
+from atoll.drivers.machine.qemu.argv import Accelerator, overhead_mib
 from atoll.drivers.machine.qemu.channel import PARK, new_order
 from atoll.drivers.machine.qemu.channel import opened as opened_channel
 from atoll.drivers.machine.qemu.console import LogConsole, open_line
@@ -35,8 +35,10 @@ from atoll.drivers.machine.qemu.monitor import Watch
 from atoll.drivers.machine.qemu.template import LoadedTemplates, blames_template
 from atoll.drivers.machine.started import Started
 from atoll.errors import AtollError, Conflict, HostFailure, TimedOut, Unreachable
+from atoll.model.hardware import Watchdog
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
+from atoll.model.volume import DiskInterface
 from atoll.system import links, processes, steps
 from atoll.system.undo import Undo
 
@@ -209,13 +211,15 @@ class QemuDriver:
             ours.close()
             raise
 
-    async def can_attach(self, machine: Machine) -> bool:
-        return await disks.free_port(await self._watching(machine, "looking at its disks")) is not None
+    def watchdogs(self, machine_type: MachineType) -> tuple[Watchdog, ...]:
+        return () if machine_type is MachineType.MICROVM else (Watchdog.I6300ESB,)
+
+    async def can_attach(self, machine: Machine, disk: Disk) -> bool:
+        watch = await self._watching(machine, "looking at its disks")
+        return disk.interface is not DiskInterface.IDE and await disks.free_port(watch) is not None
 
     async def can_detach(self, machine: Machine, name: str) -> bool:
-        if board_of(machine) is MachineType.MICROVM:
-            return not await disks.has(await self._watching(machine, "looking at its disks"), name)
-        return True
+        return not await disks.is_fixed(await self._watching(machine, "looking at its disks"), name)
 
     async def attach(self, machine: Machine, disk: Disk) -> None:
         await disks.attach(machine, await self._watching(machine, f"attaching disk {disk.name}"), disk)

@@ -43,6 +43,7 @@ class Launcher:
         self, machine: Machine, undo: Undo, memory: Memory | None = None, disks: Sequence[int] = ()
     ) -> tuple[processes.Pid, Files]:
         """Its process, on record, and the numbers that its files have there; `undo` ends it."""
+        record.prepare(machine)
         with contextlib.ExitStack() as ours:
             opened = self._open_files(machine, undo, ours, memory, disks)
             launch = processes.Launch(

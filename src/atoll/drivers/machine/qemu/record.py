@@ -1,8 +1,8 @@
 """What a VM's directory holds of its QEMU, to be found again by the next agent. Reads and writes there.
 
-While it runs: `qemu.json` (which process, of which boot), `monitor.sock`, `qemu.log` (its own
-messages), and of a fork `channel.sock`. After an exit that nobody asked for, `qemu.json` stays and says why,
-until the next start or kill. `console.log`, the serial line, stays as long as the VM.
+`qemu/` while it runs: `record.json` (which process, of which boot), `monitor.sock`, `messages` (its own), and
+of a fork `channel.sock`. After an exit that nobody asked for, `record.json` stays and says why, until the next
+start or kill. `console.log`, the serial line, is beside `qemu/` and stays as long as the VM.
 """
 
 from __future__ import annotations
@@ -15,19 +15,24 @@ from atoll.drivers.machine.base import Exit, Machine
 from atoll.drivers.machine.started import Started
 from atoll.errors import HostFailure
 from atoll.system import files
+from atoll.system.failures import failing
 from atoll.system.processes import Pid
 
 
+def directory(machine: Machine) -> Path:
+    return machine.directory / "qemu"
+
+
 def record_path(machine: Machine) -> Path:
-    return machine.directory / "qemu.json"
+    return directory(machine) / "record.json"
 
 
 def monitor_path(machine: Machine) -> Path:
-    return machine.directory / "monitor.sock"
+    return directory(machine) / "monitor.sock"
 
 
 def channel_path(machine: Machine) -> Path:
-    return machine.directory / "channel.sock"
+    return directory(machine) / "channel.sock"
 
 
 def console_log_path(machine: Machine) -> Path:
@@ -35,7 +40,13 @@ def console_log_path(machine: Machine) -> Path:
 
 
 def messages_path(machine: Machine) -> Path:
-    return machine.directory / "qemu.log"
+    return directory(machine) / "messages"
+
+
+def prepare(machine: Machine) -> None:
+    """Make the place for all of it."""
+    with failing(f"making {directory(machine)}"):
+        directory(machine).mkdir(0o700, exist_ok=True)
 
 
 def read(machine: Machine) -> Started | None:
@@ -57,9 +68,7 @@ def write_exit(machine: Machine, process: Pid, reason: Exit) -> None:
 def forget(machine: Machine) -> None:
     """Remove all of it but the serial line's log. Nothing there is fine."""
     if machine.directory.is_dir():
-        _remove_sockets(machine)
-        for path in (record_path(machine), messages_path(machine)):
-            files.remove_tree(path)
+        files.remove_tree(directory(machine))
 
 
 def last_words(messages: str) -> str:

@@ -22,24 +22,31 @@ NIC = Nic(
     dns=("10.1.0.2",),
     domain="example.org",
 )
-MACHINE = a_machine(nic=NIC, uid=0, image_digest="ab" * 32, milli_cpus=250)
+MACHINE = a_machine(
+    nic=NIC, uid=0, image_digest="ab" * 32, milli_cpus=250, cgroup="atoll/3fa2b1/docker/10.1.0.5"
+)
 
 
 def limits(cgroup_driver: str = "cgroupfs") -> dict[str, Any]:
-    host: dict[str, Any] = config.container_body(MACHINE, cgroup_driver=cgroup_driver)["HostConfig"]
+    body = config.container_body(
+        MACHINE, "atoll/image:ab", cgroup_driver=cgroup_driver, most={"nofile": 20_000}
+    )
+    host: dict[str, Any] = body["HostConfig"]
     return host
 
 
 def test_a_container_is_named_by_cloud_and_ip_in_characters_that_engines_take() -> None:
-    assert config.container_name(MACHINE) == "atoll-3fa2b1-10.1.0.5"
-    assert re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+", config.container_name(MACHINE))
+    name = config.new_container_name(MACHINE)
+    assert name.startswith("atoll-3fa2b1-docker-10.1.0.5-")
+    assert re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+", name)
+    assert config.new_container_name(MACHINE) != name
 
 
 def test_a_container_is_found_again_by_the_cloud_that_it_belongs_to() -> None:
     group = config.labels(MACHINE)[config.LABEL]
     assert config.is_of("atoll/3fa2b1", group)
     assert not config.is_of("atoll/3fa2b", group)
-    assert not config.is_of("atoll/3fa2b1/10.1.0.5", group)
+    assert not config.is_of("atoll/3fa2b1/docker/10.1.0.5", group)
 
 
 def test_it_gets_few_rights_and_can_gain_none() -> None:
@@ -51,23 +58,46 @@ def test_it_gets_few_rights_and_can_gain_none() -> None:
     assert (host["NetworkMode"], host["RestartPolicy"]) == ("none", {"Name": "no"})
 
 
-def test_its_memory_processes_and_log_are_limited() -> None:
-    host = limits()
-    assert host["Memory"] == host["MemorySwap"] == 128 * 1024 * 1024
-    assert host["PidsLimit"] == config.MAX_PROCESSES
-    assert host["LogConfig"]["Config"].keys() == {"max-size", "max-file"}
+def test_its_log_and_its_open_files_are_limited_and_it_dumps_no_core() -> None:
+    assert limits()["LogConfig"]["Config"].keys() == {"max-size", "max-file"}
+    hard = {limit["Name"]: limit["Hard"] for limit in limits()["Ulimits"]}
+    assert hard == {"core": 0, "nofile": 20_000}
 
 
-def test_it_is_below_the_group_of_its_vm_and_has_no_quota_beside_that_group() -> None:
+def test_it_is_below_the_group_of_its_vm_and_has_no_limits_beside_that_group() -> None:
     host = limits()
-    assert host["CgroupParent"] == "/atoll/3fa2b1/10.1.0.5"
-    assert "NanoCpus" not in host
+    assert host["CgroupParent"] == "/atoll/3fa2b1/docker/10.1.0.5"
+    assert not {"Memory", "MemorySwap", "PidsLimit", "CpuShares", "NanoCpus"} & host.keys()
 
 
 def test_under_systemd_it_has_its_share_by_itself() -> None:
     host = limits("systemd")
     assert "CgroupParent" not in host
     assert host["NanoCpus"] == 250_000_000
+    assert host["Memory"] == host["MemorySwap"] == 128 * 1024 * 1024
+    assert host["PidsLimit"] == config.MAX_PROCESSES
+
+
+@pytest.mark.parametrize("cgroup_driver", ["cgroupfs", "systemd"])
+@pytest.mark.parametrize(
+    ("change", "suits"),
+    [
+        ({"memory_mib": 512, "milli_cpus": 2000}, True),
+        ({"image_digest": "cd" * 32}, True),
+        ({"name": "other"}, False),
+        ({"ip": "10.1.0.6", "cgroup": "atoll/3fa2b1/docker/10.1.0.6"}, False),
+        ({"nic": structs.replace(NIC, dns=("10.1.0.3",))}, False),
+        ({"nic": structs.replace(NIC, link="at-0a010006", mac="52:54:0a:01:00:06", mtu=1500)}, True),
+    ],
+)
+def test_a_container_suits_its_machine_until_what_its_engine_fixes_changes(
+    cgroup_driver: str, change: dict[str, Any], suits: bool
+) -> None:
+    made = config.container_body(
+        MACHINE, "atoll/image:ab", cgroup_driver=cgroup_driver, most={"nofile": 20_000}
+    )
+    now = config.settings_of(structs.replace(MACHINE, **change), cgroup_driver=cgroup_driver)
+    assert (made["Labels"][config.SETTINGS] == now) is suits
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from atoll.drivers.machine.lxc import config
 from samples import a_machine
 
 TOOLS = config.Tools(ip=Path("/sbin/ip"), nsenter=Path("/usr/bin/nsenter"))
+INIT = config.Init("/sbin/init")
 MACHINE = a_machine(
     nic=Nic(link="at-0a010005", bridge="br-default", mac="52:54:0a:01:00:05", mtu=1400),
     uid=0x6100_0000,
@@ -18,12 +19,12 @@ MACHINE = a_machine(
 )
 
 
-def settings(machine: Machine = MACHINE) -> dict[str, list[str]]:
+def settings(machine: Machine = MACHINE, init: config.Init = INIT) -> dict[str, list[str]]:
     text = config.container_config(
         machine,
         console_log=Path("/log"),
         seccomp=Path("/seccomp"),
-        init="/sbin/init",
+        init=init,
         apparmor="unconfined",
         tools=TOOLS,
     )
@@ -88,3 +89,11 @@ def test_what_is_dangerous_is_denied_in_a_form_that_lxc_reads() -> None:
     assert {"bpf errno 38", "kexec_load errno 38", "init_module errno 38"} <= set(calls)
     # A container with an init of its own needs these.
     assert not {line.split()[0] for line in calls} & {"mount", "reboot", "clone", "unshare"}
+
+
+def test_only_a_systemd_sees_its_cgroups() -> None:
+    def mounted(init: config.Init) -> str:
+        return settings(init=init)["lxc.mount.auto"][0]
+
+    assert "cgroup" not in mounted(INIT)
+    assert "cgroup:mixed" in mounted(config.Init("/sbin/init", systemd=True))

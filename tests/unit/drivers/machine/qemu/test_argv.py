@@ -16,6 +16,7 @@ from atoll.drivers.machine.qemu.argv import (
     system_uuid,
     translated_mib,
 )
+from atoll.model.hardware import Watchdog, WatchdogAction
 from atoll.model.vm import MachineType
 from samples import a_machine
 
@@ -246,3 +247,12 @@ def test_the_files_of_a_template_are_inherited_too(files: Files) -> None:
     used = re.findall(r"\bfd[=/]([0-9]+)", " ".join(argv_with(files)))
     # The state is named when it is read.
     assert sorted({*map(int, used), 18}) == sorted({*files.numbers(), 18})
+
+
+def test_a_watchdog_is_a_device_and_what_comes_of_it() -> None:
+    machine = msgspec.structs.replace(
+        MACHINE, watchdog=Watchdog.I6300ESB, watchdog_action=WatchdogAction.POWEROFF
+    )
+    plain = qemu_argv(MACHINE, FILES, "tcg", binary="qemu-system-x86_64")
+    added = qemu_argv(machine, FILES, "tcg", binary="qemu-system-x86_64")[len(plain) :]
+    assert added == ("-device", "i6300esb", "-action", "watchdog=poweroff")

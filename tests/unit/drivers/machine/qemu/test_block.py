@@ -17,6 +17,7 @@ from atoll.drivers.machine.qemu.block import (
     sets_of,
 )
 from atoll.model.vm import MachineType
+from atoll.model.volume import DiskInterface
 from samples import a_machine
 
 DATA = Disk("data", 64, "qcow2", Path("/volumes/10.1.0.5/data.qcow2"))
@@ -97,3 +98,20 @@ def test_the_files_of_a_disk_are_found_by_its_name():
         {"fdset-id": 2, "fds": [{"fd": 11}]},
     ]
     assert sets_of("data", sets) == [16]
+
+
+def test_each_interface_has_its_device_and_only_ide_its_controller_and_no_port() -> None:
+    names = ("virtio", "ide", "nvme", "ide", "ide")
+    disks = tuple(Disk(f"d{number}", 1, interface=DiskInterface(name)) for number, name in enumerate(names))
+    args = disk_args(structs.replace(MACHINE, disks=disks), MachineType.Q35, range(20, 25))
+    devices = [args[at + 1] for at, word in enumerate(args) if word == "-device"]
+    assert [device for device in devices if device.startswith("pcie-root-port")] == devices[: 2 + SPARE_PORTS]
+    assert devices.count("piix3-ide,id=ide") == 1
+    placed = [json.loads(device) for device in devices if device.startswith("{")]
+    assert [(device["driver"], device["bus"], device.get("unit")) for device in placed] == [
+        ("virtio-blk-pci", "port0", None),
+        ("ide-hd", "ide.0", 0),
+        ("nvme", "port1", None),
+        ("ide-hd", "ide.0", 1),
+        ("ide-hd", "ide.1", 0),
+    ]

@@ -1,0 +1,105 @@
+"""Roots of machines that have the host's kernel: kept while they do not run, and gone with their VM."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from atoll.drivers.machine.base import KeepsElsewhere
+
+
+@pytest.fixture(params=["lxc", "docker", "podman"])
+async def lab(
+    request: pytest.FixtureRequest, tmp_path: Path, make_lab: Any, opened: Any
+) -> AsyncIterator[Any]:
+    async with opened(make_lab(request.param, request, tmp_path)) as lab:
+        yield lab
+
+
+async def with_something_kept(lab: Any, driver: Any, machine: Any) -> None:
+    await driver.start(machine)
+    await lab.booted(machine)
+    await lab.tell(driver, machine, b"keep\n")
+
+
+async def test_what_a_guest_wrote_is_there_after_it_was_killed_and_started_again(
+    lab: Any, exits: Any, new_exits: Any
+) -> None:
+    driver, machine = lab.driver(exits), lab.machine()
+    await with_something_kept(lab, driver, machine)
+
+    await driver.kill(machine)
+    await driver.start(machine)
+
+    await lab.until_logged(machine, f"I kept good morning, {machine.name}")
+    await driver.close()
+    successor = lab.driver(new_exits)
+    await successor.kill(machine)
+    await successor.start(machine)
+    await lab.until_boots(machine, 3)
+
+
+async def test_it_is_there_also_under_another_name_and_with_other_memory(lab: Any, exits: Any) -> None:
+    driver, machine = lab.driver(exits), lab.machine()
+    await with_something_kept(lab, driver, machine)
+    await driver.kill(machine)
+
+    other = structs.replace(machine, name="other", memory_mib=64, milli_cpus=500)
+    for _ in range(3):
+        await driver.start(other)
+        await driver.kill(other)
+    await driver.start(other)
+
+    await lab.until_logged(machine, "I kept good morning, other")
+    await driver.kill(other)
+    assert {trace for trace in lab.traces(machine) if not trace.startswith("root ")} == lab.kept
+
+
+async def test_it_is_there_also_at_another_address(lab: Any, exits: Any) -> None:
+    driver, machine, place = lab.driver(exits), lab.machine(), lab.machine(last=7)
+    await with_something_kept(lab, driver, machine)
+    await driver.kill(machine)
+
+    # As a node moves a VM: its directory gets the new name.
+    place.directory.rmdir()
+    machine.directory.rename(place.directory)
+    await driver.start(structs.replace(place, instance_id=machine.instance_id))
+
+    await lab.until_logged(place, f"I kept good morning, {place.name}")
+    machine.directory.mkdir()
+    assert lab.traces(machine) == set()
+
+
+async def test_nothing_is_left_of_a_machine_that_is_discarded(lab: Any, exits: Any) -> None:
+    driver, machine = lab.driver(exits), lab.machine()
+    if not isinstance(driver, KeepsElsewhere):
+        pytest.skip("all of it is in its VM's directory")
+    await with_something_kept(lab, driver, machine)
+    await driver.kill(machine)
+    await driver.start(structs.replace(machine, name="other"))
+
+    await driver.discard(machine)
+    await driver.discard(machine)
+
+    assert lab.traces(machine) == {"file console.log"}
+    assert await driver.inspect([machine]) == {}
+    assert exits.all == []
+
+
+async def test_a_machine_whose_record_is_lost_is_found_by_its_instance(lab: Any, exits: Any) -> None:
+    driver, machine = lab.driver(exits), lab.machine()
+    if not isinstance(driver, KeepsElsewhere):
+        pytest.skip("its record is with its root")
+    await with_something_kept(lab, driver, machine)
+    before = await driver.inspect([machine])
+    await driver.close()
+    (machine.directory / "docker/record.json").write_bytes(b"{")
+
+    successor = lab.driver(exits)
+    assert await successor.inspect([machine]) == before
+    await successor.discard(machine)
+    assert lab.traces(machine) == {"file console.log"}
