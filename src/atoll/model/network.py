@@ -35,6 +35,7 @@ MIN_MTU = 576
 MIN_MTU6 = 1280
 MAX_MTU = 9216
 MAX_DNS = 8
+MAX_VLAN = 4094
 
 
 class Address(Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -85,6 +86,8 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
     gateway6: Ip6 | None = None
     autoconf6: bool = True
     """Whether guests make up that address by themselves. Otherwise they get it by DHCPv6 only."""
+    vlan: Annotated[int, Meta(ge=1, le=MAX_VLAN)] | None = None
+    """The tag (802.1Q) that its frames have on the port of the bridge that it names; none: they have none."""
 
     def __post_init__(self) -> None:
         check_name("subnet id", self.id)
@@ -97,6 +100,10 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
             raise Invalid("gateway", self.gateway, f"is the network or broadcast address of {self.cidr}")
         if self.bridge:
             check_pattern("bridge", self.bridge, LINK_PATTERN, "a link name of at most 15 characters")
+        if self.vlan is not None:
+            check_range("vlan", self.vlan, 1, MAX_VLAN)
+            if not self.bridge:
+                raise Invalid("vlan", self.vlan, "needs the bridge whose port it is on", hint="--bridge NAME")
         if len(self.dns) > MAX_DNS:
             raise Invalid("dns", f"{len(self.dns)} servers", f"must be at most {MAX_DNS}")
         for server in self.dns:

@@ -23,6 +23,8 @@ from atoll.model.network import METADATA_IP, METADATA_IP6, link_local
 
 TABLE = "atoll"
 PORT_PREFIX = "at-"
+SERVICE_PREFIX = "as-"
+"""Begins the names of the links to the servers of a bridge."""
 DHCP_PER_S = 20
 CONNECTIONS_PER_S = 200
 
@@ -61,7 +63,9 @@ def base() -> list[Command]:
     """What all VMs share, anew and in one transaction. Ports that are plugged stay so: their VMs run on."""
     prerouting = {"type": "filter", "hook": "prerouting", "prio": -300, "policy": "accept"}
     forward = {"type": "filter", "hook": "forward", "prio": 0, "policy": "accept"}
+    from_any_vm = _equal({"meta": {"key": "iifname"}}, f"{PORT_PREFIX}*")
     to_any_vm = _equal({"meta": {"key": "oifname"}}, f"{PORT_PREFIX}*")
+    to_no_service = _differs({"meta": {"key": "oifname"}}, f"{SERVICE_PREFIX}*")
     return [
         {"add": {"table": _TABLE}},
         {"add": {"map": {**_IN_TABLE, "name": "ports", "type": "ifname", "map": "verdict"}}},
@@ -72,6 +76,10 @@ def base() -> list[Command]:
         {"add": {"chain": {**_IN_TABLE, "name": "forward", **forward}}},
         {"flush": {"chain": {**_IN_TABLE, "name": "forward"}}},
         _rule("forward", to_any_vm, _equal(_payload("udp", "dport"), {"set": [67, 547]}), _DROP),
+        # A bridge over a physical port has other DHCP servers behind it: they are not for VMs.
+        _rule(
+            "forward", from_any_vm, to_no_service, _equal(_payload("udp", "dport"), {"set": [67, 547]}), _DROP
+        ),
     ]
 
 

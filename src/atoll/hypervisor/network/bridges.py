@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import Protocol
 
 from atoll.drivers.machine.base import Nic
-from atoll.errors import NotFound
 from atoll.guestnet.dhcp.answer import Lease
 from atoll.guestnet.dhcp.server import DhcpServer
 from atoll.guestnet.dhcp6.server import Dhcp6Server
@@ -23,6 +22,7 @@ from atoll.guestnet.netboot.http import BootServer
 from atoll.guestnet.netboot.library import Library
 from atoll.guestnet.ra.server import RaServer
 from atoll.guestnet.tftp.server import TftpServer
+from atoll.hypervisor.network import physical
 from atoll.hypervisor.network.base import Reached
 from atoll.hypervisor.network.guests import Guests
 from atoll.model.lease import LeaseState
@@ -40,7 +40,7 @@ PLUGGED_AT_ONCE = 64
 def bridge_of(subnet: Subnet) -> str:
     """The bridge of a subnet: the existing one that it names, else one of our own."""
     if subnet.bridge:
-        return subnet.bridge
+        return physical.bridge_name(subnet)
     # Of a long id the end is replaced, and not just cut: two subnets must never meet in one bridge.
     name = f"br-{subnet.id}"
     return name if len(name) <= 15 else f"{name[:7]}{zlib.crc32(subnet.id.encode()):08x}"
@@ -141,7 +141,6 @@ class Bridges:
 
     async def serve(self, subnets: Sequence[Subnet]) -> None:
         if not self._services:
-            sysctl("net/ipv4/ip_forward", "1")
             await nft.apply(firewall.base())
             self._plugged.clear()
         self._subnets = tuple(subnets)
@@ -160,12 +159,10 @@ class Bridges:
     def _ensure_bridge(self, subnet: Subnet) -> None:
         bridge = bridge_of(subnet)
         if subnet.bridge:
-            if not self._links.exists(bridge):
-                raise NotFound(
-                    f"subnet {subnet.id}: bridge {bridge} does not exist on this node",
-                    hint="make it first, or leave the bridge out and the agent makes one of its own",
-                )
+            physical.ensure_bridge(subnet)
             return
+        # The node is the router of this subnet. One whose subnets all have bridges elsewhere routes nothing.
+        sysctl("net/ipv4/ip_forward", "1")
         gateways = [f"{subnet.gateway}/{subnet.network.prefixlen}"]
         if subnet.gateway6 is not None:
             forward_ipv6()
