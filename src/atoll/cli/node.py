@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from atoll.api import hypervisor as api
 from atoll.api.route import Unary
+from atoll.cli import node_install
 from atoll.cli.arguments import Commands, add_noun, add_verb
 from atoll.cli.context import connect
 from atoll.cli.output import Column, Style, View, add_show_options, joined, render_one, style_of, table, write
@@ -48,6 +49,7 @@ def register(commands: Commands) -> None:
     verb.add_argument(
         "--bridge", default="", metavar="LINK", help="an existing bridge; default: one of our own"
     )
+    verb.add_argument("--vlan", type=int, metavar="ID", help="its tag (802.1Q) on the port of that bridge")
     verb.add_argument("--dns", action="append", default=[], metavar="IP", help="may be repeated")
     verb.add_argument("--domain", default="", help="the guests' domain")
     verb.add_argument("--mtu", type=int, default=1500, help="default 1500")
@@ -100,6 +102,7 @@ def register(commands: Commands) -> None:
     verb.add_argument("--subnet", required=True, metavar="ID")
     verb.add_argument("addresses", nargs="+", metavar="IP[-IP]|IP MAC")
     add_show_options(verb)
+    node_install.register(node)
 
 
 def show(options: argparse.Namespace) -> None:
@@ -184,6 +187,7 @@ def subnet_of(options: argparse.Namespace) -> Subnet:
         gateway6=options.gateway6 or (str(network6_of("cidr6", options.cidr6)[1]) if options.cidr6 else None),
         autoconf6=options.autoconf6,
         metadata=not options.no_metadata,
+        vlan=options.vlan,
     )
 
 
@@ -274,6 +278,7 @@ POOL_COLUMNS: tuple[Column[Pool], ...] = (
     Column("used", lambda pool: str(pool.used)),
     Column("dns", lambda pool: joined(pool.subnet.dns)),
     Column("bridge", lambda pool: pool.subnet.bridge or "-", wide=True),
+    Column("vlan", lambda pool: str(pool.subnet.vlan or "-"), wide=True),
     Column("mtu", lambda pool: str(pool.subnet.mtu), wide=True),
     Column("domain", lambda pool: pool.subnet.domain or "-", wide=True),
     Column(

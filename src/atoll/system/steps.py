@@ -44,6 +44,9 @@ STEPS = frozenset(
         *("fork.forked", "fork.identified"),
         *("handover.limited", "handover.plugged", "handover.identified"),
         *("pool.begun", "pool.forked", "pool.rehearsed", "pool.parked", "pool.halted", "pool.discarded"),
+        # a node on a machine, by the command
+        *("install.recorded", "install.certified", "install.configured", "install.started", "install.given"),
+        *("uninstall.stopped", "uninstall.ended", "uninstall.unplugged", "uninstall.removed"),
         # what the next agent does about it all
         *("recovery.seen", "recovery.one", "recovery.undone", "recovery.begun", "recovery.done"),
     }
