@@ -13,7 +13,7 @@ JOBS ?= 2
 
 # What the product needs to run and to build its image; and what the tests hold it against.
 PACKAGES := qemu-system-x86 qemu-utils e2fsprogs nftables util-linux tar busybox-static musl-tools libc6-dev lz4 python3-venv iproute2
-TEST_PACKAGES := lxc uidmap docker.io podman runc mmdebstrap cloud-init openssh-client ipxe-qemu bind9-dnsutils
+TEST_PACKAGES := lxc uidmap docker.io podman runc mmdebstrap cloud-init openssh-client ipxe-qemu bind9-dnsutils systemd
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,7 @@ format: setup ## put the code into its form
 
 reference: setup ## write the reference pages anew
 	@$(BIN)/python -m atoll.api.reference > docs/reference/api.md
+	@$(BIN)/python -m atoll.hypervisor.settings page > docs/configuration.md
 
 picture: setup ## draw what the demo prints as docs/demo.svg
 	@$(SUDO) env ATOLL_DIR=$(DEMO_DIR) ATOLL_CACHE=$(ATOLL_CACHE) $(BIN)/python demo/picture.py

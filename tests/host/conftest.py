@@ -183,8 +183,16 @@ class Cli:
         (pid,) = processes.processes_in(self.group(ip))
         return pid
 
+    def end_keeper(self) -> None:
+        """From now on an agent that dies stays dead, until the next `up`."""
+        keeper = self.status()["keeper"]
+        if keeper is not None:
+            os.kill(keeper, signal.SIGKILL)
+            wait_until(lambda: not _alive(keeper), lambda: f"{keeper} lives on")
+
     def kill_agent(self) -> None:
-        """kill -9, and gone."""
+        """kill -9, and gone; nobody starts it again."""
+        self.end_keeper()
         pid = json.loads((self.directory / "agent.pid").read_text())["pid"]
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: processes.identify(pid) is None or not _alive(pid), lambda: f"{pid} lives on")

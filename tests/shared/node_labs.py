@@ -87,7 +87,7 @@ class Node:
             "images": str(site.directory / "images"),
             "pki": {
                 "ca": str(site.ca),
-                "crl": str(site.crl),
+                "crls": [str(site.crl)],
                 "certificate": str(site.server[0]),
                 "key": str(site.server[1]),
             },

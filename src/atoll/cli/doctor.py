@@ -76,6 +76,9 @@ def examine(directory: Path) -> list[Finding]:
         lambda: _space(directory),
         _memory,
         _docker,
+        _bridged,
+        _vlans,
+        _service,
         _kinds,
     )
     return [_guarded(check) for check in checks]
@@ -207,6 +210,49 @@ def _docker() -> Finding:
         WARN,
         "the FORWARD chain drops by default (Docker does that): atoll up --nat would not let guests out",
         'iptables -I DOCKER-USER -i "atl-+" -j ACCEPT; iptables -I DOCKER-USER -o "atl-+" -j ACCEPT',
+    )
+
+
+def _bridged() -> Finding:
+    """A bridge in the host's own namespace, as an installed node has: the same trap, for VMs among each other."""
+    from atoll.system import host, nft
+    from atoll.system.links import read_sysctl
+
+    switch = "net/bridge/bridge-nf-call-iptables"
+    if not Path("/proc/sys", switch).exists() or read_sysctl(switch) == "0":
+        return Finding("bridged packets", OK, "what passes a bridge is not filtered by iptables")
+    if host.find_tool("nft") is None or not nft.drops_forwarded():
+        return Finding("bridged packets", OK, "iptables sees what passes a bridge, and drops nothing")
+    return Finding(
+        "bridged packets",
+        WARN,
+        "the FORWARD chain, which drops by default, also sees what passes a bridge: VMs of an installed node"
+        " would not reach each other",
+        "sysctl net.bridge.bridge-nf-call-iptables=0; or a rule that accepts it: iptables -I FORWARD"
+        " -m physdev --physdev-is-bridged -j ACCEPT",
+    )
+
+
+def _vlans() -> Finding:
+    """Subnets with a VLAN are an offer, too."""
+    from atoll.system.uplinks import Uplinks
+
+    with _scratch_namespace() as name, Uplinks(name) as links:
+        links.ensure_veth("try-a", "try-b", None)
+        try:
+            links.ensure_vlan_bridge("try-a", 2, "br-try")
+        except AtollError as error:
+            return Finding("vlans", WARN, f"subnets can have no vlan: {error.brief}", error.hint)
+    return Finding("vlans", OK, "802.1Q: subnets can have a vlan")
+
+
+def _service() -> Finding:
+    from atoll.cli.install.supervision import SYSTEMD
+
+    if SYSTEMD.is_dir():
+        return Finding("service", OK, "systemd: an installed node starts at boot")
+    return Finding(
+        "service", OK, "no systemd: atoll node install keeps its agent running, but not over a boot"
     )
 
 

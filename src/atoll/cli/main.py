@@ -21,7 +21,7 @@ NOUNS = {
     "doctor": "check this machine and say how to mend what is missing",
     "vm": "create, list, show, start, stop, reboot and destroy VMs; console and log",
     "volume": "add, attach, detach, grow, shrink, move, reorder and delete volumes of VMs",
-    "node": "show a node; give it subnets and addresses; drain it",
+    "node": "install and show a node; give it subnets and addresses; drain it",
     "lease": "list and follow the leases of DHCP",
     "image": "list images",
     "event": "list and follow what happens on a node",
@@ -40,9 +40,10 @@ def entry() -> None:
 def main(argv: Sequence[str]) -> int:
     """Run a command line; the exit status is for the shell."""
     if list(argv) in (["--version"], ["-V"]):
-        from atoll import __version__
+        from atoll import RECORD_FORMAT, __version__
 
-        sys.stdout.write(f"atoll {__version__}\n")
+        python = ".".join(map(str, sys.version_info[:3]))
+        sys.stdout.write(f"atoll {__version__} (records of format {RECORD_FORMAT}, Python {python})\n")
         return 0
     from atoll.cli import failure
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 from atoll.api import given
 from atoll.api import hypervisor as api
 from atoll.api.route import Unary
+from atoll.cli import node_install
 from atoll.cli.arguments import Commands, add_noun, add_verb
 from atoll.cli.context import connect
 from atoll.cli.output import Column, Style, View, add_show_options, joined, render_one, style_of, table, write
@@ -50,6 +51,7 @@ def register(commands: Commands) -> None:
     verb.add_argument(
         "--bridge", default="", metavar="LINK", help="an existing bridge; default: one of our own"
     )
+    verb.add_argument("--vlan", type=int, metavar="ID", help="its tag (802.1Q) on the port of that bridge")
     verb.add_argument(
         "--dns", action="append", default=[], metavar="IP", help="may be repeated; default: the node itself"
     )
@@ -114,6 +116,7 @@ def register(commands: Commands) -> None:
     verb.add_argument("addresses", nargs="+", metavar="IP[-IP]|IP MAC")
     add_show_options(verb)
     _register_changes(node)
+    node_install.register(node)
 
 
 def _register_changes(node: Commands) -> None:
@@ -312,6 +315,7 @@ def subnet_of(options: argparse.Namespace) -> Subnet:
         metadata=not options.no_metadata,
         resolver=not options.no_resolver,
         private=options.private,
+        vlan=options.vlan,
     )
 
 
@@ -376,7 +380,7 @@ NODE_VIEW: View[Node] = View(
     columns=(
         Column("name", lambda node: node.name),
         Column("ip", lambda node: node.ip),
-        Column("version", lambda node: node.version),
+        Column("version", lambda node: f"{node.version} (records of format {node.record_format})"),
         Column("cpus", lambda node: _of(show_cpus(node.free.milli_cpus), show_cpus(node.total.milli_cpus))),
         Column("memory", lambda node: _of(show_mib(node.free.memory_mib), show_mib(node.total.memory_mib))),
         Column("disk", lambda node: _of(show_mib(node.free.disk_mib), show_mib(node.total.disk_mib))),
@@ -403,6 +407,7 @@ POOL_COLUMNS: tuple[Column[Pool], ...] = (
     Column("dns", lambda pool: joined(pool.subnet.name_servers)),
     Column("bridge", lambda pool: pool.subnet.bridge or "-", wide=True),
     Column("private", lambda pool: "yes" if pool.subnet.private else "no", wide=True),
+    Column("vlan", lambda pool: str(pool.subnet.vlan or "-"), wide=True),
     Column("mtu", lambda pool: str(pool.subnet.mtu), wide=True),
     Column("domain", lambda pool: pool.subnet.domain or "-", wide=True),
     Column(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from atoll.cli.arguments import Commands, add_verb
 from atoll.cli.context import cloud_dir
 from atoll.cli.output import Column, View, add_show_options, render_one, style_of, write
+
+if TYPE_CHECKING:
+    from atoll.cli.cloud.layout import Paths
 
 
 def register(commands: Commands) -> None:
@@ -29,29 +33,27 @@ def run(options: argparse.Namespace) -> int:
 
 def _status(options: argparse.Namespace) -> dict[str, Any]:
     from atoll.api.hypervisor import NODE_SHOW
-    from atoll.cli.cloud import agent, steps
-    from atoll.cli.cloud.layout import Paths
+    from atoll.cli.cloud import agent, keeper
+    from atoll.cli.context import connect
     from atoll.errors import Unreachable
-    from atoll.system import namespaces
 
-    paths = Paths(cloud_dir(options).absolute())
-    cloud = steps.load(paths)
-    pid = agent.running(paths)
+    paths, known = _known(cloud_dir(options).absolute())
+    pid, held = agent.running(paths), keeper.running(paths)
     status: dict[str, Any] = {
         "dir": str(paths.directory),
         "agent": "down",
+        "version": None,
         "pid": pid.pid if pid else None,
-        "address": cloud.node_ip,
-        "namespace": cloud.namespace,
-        "subnet": cloud.subnet.cidr,
-        "nat": cloud.nat,
+        "keeper": held.pid if held else None,
+        "address": None,
+        "namespace": None,
+        "subnet": None,
+        "nat": False,
         "vms": {},
         "free": None,
-    }
-    if not namespaces.exists(cloud.namespace):
-        return status
+    } | known
     try:
-        with steps.connect(cloud, paths) as client:
+        with connect(options) as client:
             node = client.call(NODE_SHOW, timeout_s=5)
     except Unreachable:
         return status
@@ -62,6 +64,24 @@ def _status(options: argparse.Namespace) -> dict[str, Any]:
         "addresses": sum(len(pool.free) for pool in node.pools),
     }
     return status | {"agent": "up", "vms": node.vms, "free": free, "version": node.version}
+
+
+def _known(directory: Path) -> tuple[Paths, dict[str, Any]]:
+    """What there is in a directory, a cloud or an installed node, and what is known of it without its agent."""
+    from atoll.cli.cloud import settings, steps
+    from atoll.cli.cloud.layout import Paths
+    from atoll.cli.install import record
+
+    if Paths(directory).installed.exists():
+        paths = record.paths_of(directory, record.load(directory))
+        return paths, {"address": settings.read(paths.agent).get("ip")}
+    cloud = steps.load(Paths(directory))
+    return Paths(directory), {
+        "address": cloud.node_ip,
+        "namespace": cloud.namespace,
+        "subnet": cloud.subnet.cidr,
+        "nat": cloud.nat,
+    }
 
 
 def _words(counts: dict[str, Any] | None) -> str:
@@ -75,7 +95,10 @@ def _field(name: str) -> Column[dict[str, Any]]:
 _VIEW: View[dict[str, Any]] = View(
     name=lambda status: str(status["dir"]),
     columns=(
-        *(_field(name) for name in ("dir", "agent", "pid", "address", "namespace", "subnet", "nat")),
+        *(
+            _field(name)
+            for name in ("dir", "agent", "version", "pid", "keeper", "address", "namespace", "subnet", "nat")
+        ),
         Column("vms", lambda status: _words(status["vms"])),
         Column("free", lambda status: _words(status["free"])),
     ),

@@ -1,22 +1,31 @@
-"""What an agent is told when it starts. Pure value, read from one JSON file."""
+"""What an agent is told when it starts. Pure values, read from one file: TOML, or JSON.
+
+The docstrings below are what docs/configuration.md and the comments of a node's file say: `settings` reads them.
+"""
 
 from __future__ import annotations
 
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
-from atoll.errors import HostFailure, Invalid, Malformed
+from atoll.errors import AtollError, HostFailure, Invalid, Malformed
 from atoll.identity.issuers import HttpsService
 from atoll.identity.roles import LIFETIME, MAX_LIFETIME, RoleCallers
-from atoll.model.checks import check_ip, check_ip6, check_name, check_range
+from atoll.model.checks import LINK_PATTERN, check_ip, check_ip6, check_name, check_pattern, check_range
 from atoll.model.network import MAX_DNS
 from atoll.model.node import Overcommit
 from atoll.serving.hooks.config import HookConfig, check_hooks
 from atoll.serving.tls import Pki
 from atoll.system import ids
+
+MAX_RESERVE_MIB = 1 << 30
 
 
 class Roles(Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,9 +34,11 @@ class Roles(Struct, frozen=True, forbid_unknown_fields=True):
     authority: Path | None = None
     """The directory of a CA on this machine. A signer process reads its key; the agent does not."""
     issuer: HttpsService | None = None
+    """A service that issues instead: Keymaster, or what speaks like it."""
     broker: HttpsService | None = None
     """Who turns a role into credentials of a public cloud."""
     lifetime_s: int = int(LIFETIME.total_seconds())
+    """How long the credentials of a role are good for, in seconds."""
 
     def __post_init__(self) -> None:
         if (self.authority is None) == (self.issuer is None):
@@ -49,12 +60,16 @@ class Dns(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of a node."""
+
     name: str
+    """The node's name, as users see it."""
     ip: str
     """The node's own address, which is its key."""
     state: Path
     """Everything of this node: records, sockets, logs, volumes."""
     images: Path
+    """The images that VMs are made of."""
     pki: Pki
     cgroup: str
     """Root of the cgroups of this node's VMs, relative: `atoll/3fa2b1`."""
@@ -63,38 +78,46 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     service_prefix: str = "atoll"
     """Begins the names of the namespaces that hold DHCP and metadata servers."""
     listen: tuple[str, ...] = ("0.0.0.0",)
+    """The addresses on which the API is served."""
     port: int = 6976
+    """The port of the API."""
     drivers: tuple[str, ...] = ("qemu",)
+    """The kinds of machine that are offered: qemu, lxc, docker, sim."""
     container_engine: Path = Path("/run/docker.sock")
     """The socket of the engine that runs the VMs of kind `docker`."""
     probe_image: str = "appliance"
     """Its kernel is what accelerators are tried with."""
     operator_users: tuple[str, ...] = ()
+    """Users who may do everything on this node."""
     operator_groups: tuple[str, ...] = ()
+    """Groups of users who may."""
     memory_reserve_mib: int = 512
+    """Memory that is kept for the host itself."""
     disk_reserve_mib: int = 512
-    ids: Path = ids.DEFAULT
-    """The register of user ids that all agents of this host share."""
-    stores: dict[str, Path] = {}
-    """Directories for volumes, by name; none: one of its own, called default."""
-    overcommit: Overcommit = Overcommit()
+    """Space that is kept free in every store."""
     templates: int = 8
     """How many templates are kept, from which VMs are forked; 0: every VM boots."""
     hot_pool: int = 0
     """How many copies of one template may run ahead of demand; 0: none."""
-    roles: Roles | None = None
-    """None: no VM here can have a role."""
-    role_callers: RoleCallers = RoleCallers()
-    """Which callers are VMs in a role, of this node or another, and which of them may create VMs here."""
+    region: str = "atoll-1"
+    """What tools made for public clouds are told when they ask where they are."""
+    ids: Path = ids.DEFAULT
+    """The register of user ids that all agents of this host share."""
     dns: Dns = Dns()
     hooks: tuple[HookConfig, ...] = ()
     """Who is told of VMs that come, change and go."""
-    region: str = "atoll-1"
-    """What tools made for public clouds are told when they ask where they are."""
+    role_callers: RoleCallers = RoleCallers()
+    """Which callers are VMs in a role, of this node or another, and which of them may create VMs here."""
+    overcommit: Overcommit = Overcommit()
+    stores: dict[str, Path] = {}
+    """Directories for volumes, by name; none: one of its own, called default."""
+    bridges: dict[str, str] = {}
+    """Bridges that the agent makes over physical ports: name = port. A subnet names the bridge that it is on."""
+    roles: Roles | None = None
 
     def __post_init__(self) -> None:
-        check_name("name", self.name)
-        check_ip("ip", self.ip)
+        for key, check in CHECKS.items():
+            check(key, getattr(self, key))
         if self.roles is not None and self.roles.issuer is not None and not self.role_callers.users:
             raise Invalid(
                 "role_callers.users",
@@ -102,24 +125,124 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
                 "is needed with roles.issuer, which calls roles as it likes",
                 hint="name the users that are roles, such as svc-*: VMs in a role may not do all that people may",
             )
-        for store in self.stores:
-            check_name("store", store)
-        check_hooks(self.hooks)
-        check_range("templates", self.templates, 0, 1000)
-        check_range("hot_pool", self.hot_pool, 0, 1000)
+
+
+def _check_links(field: str, bridges: Mapping[str, str]) -> None:
+    for bridge, port in bridges.items():
+        for link in (bridge, port):
+            check_pattern(field, link, LINK_PATTERN, "link names of at most 15 characters")
+    if len({*bridges, *bridges.values()}) != 2 * len(bridges):
+        raise Invalid(field, dict(bridges), "each link can be one bridge, or the port of one bridge")
+
+
+def _check_names(field: str, named: Mapping[str, object]) -> None:
+    for name in named:
+        check_name(field, name)
+
+
+def _check_addresses(field: str, addresses: tuple[str, ...]) -> None:
+    if not addresses:
+        raise Invalid(field, addresses, "must name one address at least", hint='["0.0.0.0"] is all of them')
+    for address in addresses:
+        check_ip(field, address)
+
+
+CHECKS: Mapping[str, Callable[[str, Any], object]] = {
+    "name": check_name,
+    "ip": check_ip,
+    "listen": _check_addresses,
+    "port": lambda key, value: check_range(key, value, 1, 65535),
+    "memory_reserve_mib": lambda key, value: check_range(key, value, 0, MAX_RESERVE_MIB, "MiB"),
+    "disk_reserve_mib": lambda key, value: check_range(key, value, 0, MAX_RESERVE_MIB, "MiB"),
+    "templates": lambda key, value: check_range(key, value, 0, 1000),
+    "hot_pool": lambda key, value: check_range(key, value, 0, 1000),
+    "stores": _check_names,
+    "bridges": _check_links,
+    "hooks": lambda key, value: check_hooks(value),
+}
+"""What settings must be besides their type, each by itself."""
+
+
+class Problem(Struct, frozen=True):
+    """One thing that is wrong with a configuration."""
+
+    key: str
+    why: str
+    hint: str = ""
 
 
 def load(path: Path) -> Config:
     """The configuration in a file."""
+    settings = read(path)
+    if found := problems(settings):
+        first = found[0]
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise Malformed(
+            f"the configuration {path}: {first.key}: {first.why}{more}",
+            hint=first.hint or f"see them all with: atoll node check-config {path}",
+        )
+    return msgspec.convert(settings, Config, dec_hook=_decode)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What a file says, as far as it is TOML, or JSON where its name does not end with .toml."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Config, dec_hook=_decode)
+        text = path.read_bytes()
     except OSError as error:
-        raise HostFailure(f"reading the agent's configuration {path}: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
-        raise Malformed(f"the agent's configuration {path}: {error}") from None
+        raise HostFailure(f"reading the configuration {path}: {error.strerror}") from None
+    try:
+        settings = tomllib.loads(text.decode()) if path.suffix == ".toml" else msgspec.json.decode(text)
+    except (tomllib.TOMLDecodeError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        why = str(error)
+        raise Malformed(f"the configuration {path}: {why[:1].lower()}{why[1:]}") from None
+    if not isinstance(settings, dict):
+        raise Malformed(f"the configuration {path}: must be a table of settings")
+    return settings
+
+
+def problems(settings: Mapping[str, Any]) -> list[Problem]:
+    """All that is wrong with these settings, in the order of the file; then what is missing. Pure."""
+    fields = {field.name: field for field in structs.fields(Config)}
+    found = [
+        problem
+        for key, value in settings.items()
+        for problem in (_wrong(key, value, fields[key].type) if key in fields else _unknown(key, fields))
+    ]
+    missing = [field.name for field in fields.values() if field.required and field.name not in settings]
+    return [*found, *(Problem(key, "is missing", "every node needs it") for key in missing)]
+
+
+def _unknown(key: str, known: Mapping[str, object]) -> list[Problem]:
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else "docs/configuration.md lists all settings"
+    return [Problem(key, "there is no such setting", hint)]
+
+
+def _wrong(key: str, value: Any, kind: Any) -> list[Problem]:
+    try:
+        converted = msgspec.convert(value, kind, dec_hook=_decode)
+        if key in CHECKS:
+            CHECKS[key](key, converted)
+    except Invalid as error:
+        return [Problem(key, f"{error.details['value']}: {error.details['why']}", error.hint)]
+    except AtollError as error:
+        return [Problem(key, error.brief, error.hint)]
+    except msgspec.ValidationError as error:
+        return [_mistyped(key, str(error))]
+    return []
+
+
+def _mistyped(key: str, said: str) -> Problem:
+    """What msgspec said, with the place as a key: `Expected `int`, got `str` - at `$.cpus``."""
+    why, _, place = said.partition(" - at ")
+    where = re.sub(r"^\$\.?|\.?\[\.\.\.\]", "", place.strip("`"))
+    why = why.replace("Object contains unknown field", "there is no such setting:")
+    return Problem(f"{key}.{where}" if where else key, f"{why[:1].lower()}{why[1:]}".replace("`", ""))
 
 
 def _decode(kind: type, value: object) -> object:
-    if kind is Path and isinstance(value, str):
-        return Path(value)
-    raise ValueError(f"expected {kind.__name__}")
+    if kind is not Path:
+        raise ValueError(f"expected {kind.__name__}")
+    if not isinstance(value, str) or not value.startswith("/"):
+        raise ValueError(f"must be an absolute path, not {value!r}")
+    return Path(value)

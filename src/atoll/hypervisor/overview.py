@@ -9,7 +9,7 @@ from collections import Counter
 
 from msgspec import Struct
 
-from atoll import __version__
+from atoll import RECORD_FORMAT, __version__
 from atoll.hypervisor.launch.hotpool import HotPool
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.model.event import EventKind
@@ -49,6 +49,7 @@ class Overview:
             ip=facts.ip,
             name=facts.name,
             version=__version__,
+            record_format=RECORD_FORMAT,
             boot_id=facts.boot_id,
             total=facts.total,
             free=sums.unused.minus(self._pool.demand()),

@@ -38,6 +38,7 @@ MIN_MTU = 576
 MIN_MTU6 = 1280
 MAX_MTU = 9216
 MAX_DNS = 8
+MAX_VLAN = 4094
 
 Domain = Annotated[str, Meta(pattern=f"{DOMAIN_PATTERN}|^$", max_length=253)]
 
@@ -95,6 +96,8 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
     private: bool = False
     """Only for interfaces beside the first: no VM has its own address, its key, here, and neither has the node.
     So it may overlap other subnets, on a bridge of its own."""
+    vlan: Annotated[int, Meta(ge=1, le=MAX_VLAN)] | None = None
+    """The tag (802.1Q) that its frames have on the port of the bridge that it names; none: they have none."""
 
     def __post_init__(self) -> None:
         check_name("subnet id", self.id)
@@ -107,6 +110,10 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
             raise Invalid("gateway", self.gateway, f"is the network or broadcast address of {self.cidr}")
         if self.bridge:
             check_pattern("bridge", self.bridge, LINK_PATTERN, "a link name of at most 15 characters")
+        if self.vlan is not None:
+            check_range("vlan", self.vlan, 1, MAX_VLAN)
+            if not self.bridge:
+                raise Invalid("vlan", self.vlan, "needs the bridge whose port it is on", hint="--bridge NAME")
         if len(self.dns) > MAX_DNS:
             raise Invalid("dns", f"{len(self.dns)} servers", f"must be at most {MAX_DNS}")
         for server in self.dns:
@@ -175,7 +182,7 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
     def bridge_name(self) -> str:
         """The bridge that it is on: the existing one that it names, else one that is made for it."""
         if self.bridge:
-            return self.bridge
+            return self.bridge if self.vlan is None else vlan_link(self.bridge, self.vlan)
         # Of a long id the end is replaced, and not just cut: two subnets must never meet in one bridge.
         name = f"br-{self.id}"
         return name if len(name) <= 15 else f"{name[:7]}{zlib.crc32(self.id.encode()):08x}"
@@ -214,3 +221,9 @@ def _check_usable(network: ipaddress.IPv4Network) -> None:
         raise Invalid("cidr", str(network), "is a network that machines cannot have addresses of")
     if ipaddress.IPv4Address(METADATA_IP) in network:
         raise Invalid("cidr", str(network), f"holds {METADATA_IP}, where guests find their metadata")
+
+
+def vlan_link(link: str, vlan: int) -> str:
+    """The usual name of a VLAN of a link; of a long one the end is replaced, so that no two are the same."""
+    name = f"{link}.{vlan}"
+    return name if len(name) <= 15 else f"{link[:6]}-{zlib.crc32(name.encode()):08x}"

@@ -66,6 +66,8 @@ class Node(Struct, frozen=True):
     ip: Ip
     name: str
     version: str
+    record_format: int
+    """Of what the agent keeps on disk."""
     boot_id: str
     total: Capacity
     free: Capacity

@@ -28,6 +28,8 @@ from atoll.model.network import METADATA_IP, METADATA_IP6, link_local
 
 FAMILY, TABLE = "bridge", "atoll"
 PORT_PREFIX = "at-"
+SERVICE_PREFIX = "as-"
+"""Begins the names of the links to the servers of a bridge."""
 DHCP_PER_S = 20
 CONNECTIONS_PER_S = 200
 

@@ -51,6 +51,9 @@ STEPS = frozenset(
         # what agents of one host share: ids of users, images
         *("ids.begun", "ids.claimed", "ids.given-back"),
         *("image.held", "image.let-go", "image.removed"),
+        # a node on a machine, by the command
+        *("install.recorded", "install.certified", "install.configured", "install.started", "install.given"),
+        *("uninstall.stopped", "uninstall.ended", "uninstall.unplugged", "uninstall.removed"),
         # what the next agent does about it all
         *("recovery.seen", "recovery.one", "recovery.undone", "recovery.begun", "recovery.done"),
     }

@@ -181,6 +181,7 @@ def rebooted(cloud: Cli, ip: str, boot_id: str) -> bool:
 
 def test_a_create_that_was_killed_while_it_forked_leaves_nothing(forking: Cli) -> None:
     ip: str = forking.json("node", "show")["pools"][0]["free"][0]["ip"]
+    forking.end_keeper()
     agent = forking.status()["pid"]
     words = ("vm", "create", "--name", "half", "--image", "appliance", *SMALL)
     with forking.start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as command:

@@ -125,6 +125,7 @@ def _lines(*command: str) -> list[str]:
 
 def kill_when(cloud: Cli, moment: Callable[[], bool], *words: str) -> None:
     """Run a command, and kill the agent under it as soon as the moment has come."""
+    cloud.end_keeper()
     agent = cloud.status()["pid"]
     command = cloud.start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -181,12 +182,56 @@ def test_a_vm_that_was_found_again_can_be_stopped_started_and_destroyed(
     assert traces_of(cloud, ip) == []
 
 
+def test_an_agent_that_was_killed_is_started_again_and_vms_run_on(
+    fresh_cloud: Cli, three: dict[str, dict[str, Any]]
+) -> None:
+    cloud, ip = fresh_cloud, three["steady"]["ip"]
+    before, boot = cloud.status(), cloud.ask(ip)["boot_id"]
+    with pinged(ip) as pings:
+        for _ in range(2):
+            killed = cloud.status()["pid"]
+            os.kill(killed, signal.SIGKILL)
+            until = time.monotonic() + DEADLINE_S
+            while (now := cloud.status())["agent"] != "up" or now["pid"] == killed:
+                assert time.monotonic() < until, "nobody starts it again"
+                time.sleep(0.1)
+    assert pings.lost == 0
+    assert now["keeper"] == before["keeper"]
+    assert (cloud.show("steady")["state"], cloud.ask(ip)["boot_id"]) == ("running", boot)
+    assert "atoll.keeper: agent" in (cloud.directory / "agent.log").read_text()
+
+
+def test_settings_of_the_users_own_stay(fresh_cloud: Cli, three: dict[str, dict[str, Any]]) -> None:
+    cloud, ip = fresh_cloud, three["steady"]["ip"]
+    boot, settings = cloud.ask(ip)["boot_id"], cloud.directory / "settings.toml"
+    settings.write_text("[overcommit]\ncpus = 3\n")
+    cloud("up")
+    agent = cloud.status()["pid"]
+    assert cloud.json("node", "show")["overcommit"]["cpus"] == 3
+    cloud("up")
+    assert cloud.status()["pid"] == agent
+    for text, said in (
+        ("hot_pol = 1\n", "hot_pol: there is no such setting"),
+        ("hot_pool = [\n", "settings.toml: "),
+        ("cgroup = 'x'\n", "is chosen by atoll up"),
+    ):
+        settings.write_text(text)
+        refusal = cloud.refused("up")
+        assert (refusal.status, said in refusal.brief) == (2, True), refusal
+    assert cloud.status()["pid"] == agent
+    settings.unlink()
+    cloud("up")
+    assert cloud.json("node", "show")["overcommit"]["cpus"] == 1
+    assert cloud.ask(ip)["boot_id"] == boot
+
+
 def test_down_and_up_leave_vms_untouched(fresh_cloud: Cli, three: dict[str, dict[str, Any]]) -> None:
     cloud, ip = fresh_cloud, three["steady"]["ip"]
     machine, boot, before = cloud.qemu(ip), cloud.ask(ip)["boot_id"], cloud.show("steady")
     with pinged(ip) as pings:
         cloud("down")
-        assert (cloud.status()["agent"], cloud.status()["pid"]) == ("down", None)
+        status = cloud.status()
+        assert (status["agent"], status["pid"], status["keeper"]) == ("down", None, None)
         assert cloud.ask(ip)["boot_id"] == boot
         cloud("up")
     assert pings.lost == 0

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from atoll.errors import AtollError
-from atoll.hypervisor.config import Config, load
+from atoll.errors import AtollError, Malformed
+from atoll.hypervisor.config import Config, load, problems
 
 BASE = {
     "name": "n1",
@@ -71,7 +73,7 @@ def test_dns_is_forwarded_only_where_it_says_so_and_to_addresses(tmp_path: Path)
     assert not loaded(tmp_path).dns.forward
     servers = ["192.0.2.1", "fd00::53"]
     assert loaded(tmp_path, dns={"forward": True, "servers": servers}).dns.servers == tuple(servers)
-    with pytest.raises(AtollError, match="dns server"):
+    with pytest.raises(AtollError, match="dns: 'dns.test': must be an IPv4 address"):
         loaded(tmp_path, dns={"servers": ["dns.test"]})
 
 
@@ -80,3 +82,59 @@ def test_hooks_are_checked_when_the_agent_starts(tmp_path: Path) -> None:
     assert hook.ca == Path("/ca")
     with pytest.raises(AtollError, match="hook"):
         loaded(tmp_path, hooks=[{"url": "http://inventory.test/"}])
+
+
+def test_a_file_may_be_toml(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(
+        'name = "n1"\nip = "10.1.0.1"\nstate = "/state"\nimages = "/images"\ncgroup = "atoll/x"\n'
+        '[pki]\nca = "/ca"\ncrls = ["/crl"]\ncertificate = "/c"\nkey = "/k"\n'
+        '[overcommit]\ncpus = 2\n[bridges]\nlan = "eth1"\n'
+    )
+    config = load(path)
+    assert (config.overcommit.cpus, config.bridges) == (2.0, {"lan": "eth1"})
+    path.write_text("name = \n")
+    with pytest.raises(Malformed, match=r"node\.toml: invalid value \(at line 1"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "key", "why", "hint"),
+    [
+        ({"hot_pol": 1}, "hot_pol", "there is no such setting", "did you mean hot_pool?"),
+        ({"hot_pool": -1}, "hot_pool", "-1: must be a whole number from 0 to 1000", "give at least 0"),
+        ({"hot_pool": "many"}, "hot_pool", "expected int, got str", ""),
+        ({"overcommit": {"cpus": "x"}}, "overcommit.cpus", "expected float, got str", ""),
+        ({"overcommit": {"cpus": 99}}, "overcommit", "99.0: must be from 1 to 64", ""),
+        ({"overcommit": {"cups": 2}}, "overcommit", "there is no such setting: cups", ""),
+        ({"stores": {"fast": "disk"}}, "stores", "must be an absolute path, not 'disk'", ""),
+        ({"bridges": {"a": "eth1", "b": "eth1"}}, "bridges", "each link can be one bridge", ""),
+        ({"listen": []}, "listen", "(): must name one address at least", '["0.0.0.0"] is all of them'),
+        ({"ip": "10.1.0"}, "ip", "'10.1.0': must be an IPv4 address", ""),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_key_and_what_to_do(
+    setting: dict[str, Any], key: str, why: str, hint: str
+) -> None:
+    (found,) = problems(BASE | setting)
+    assert (found.key, found.hint or hint) == (key, hint or found.hint)
+    assert found.why.startswith(why) or why in found.why
+
+
+def test_all_problems_are_told_at_once() -> None:
+    told = problems({"name": "N", "port": 0, "colour": "red", **{key: BASE[key] for key in ("state", "pki")}})
+    assert [one.key for one in told] == ["name", "port", "colour", "ip", "images", "cgroup"]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*BASE, "port", "listen", "stores", "roles", "x"]),
+        st.none()
+        | st.integers()
+        | st.text(max_size=5)
+        | st.lists(st.integers(), max_size=2)
+        | st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+    )
+)
+def test_whatever_a_file_says_is_told_as_problems_or_is_right(settings: dict[str, Any]) -> None:
+    assert problems(settings)

@@ -9,10 +9,12 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from atoll.api.hypervisor import PORT
+from atoll.cli.cloud import settings
 from atoll.cli.cloud.layout import Cloud, Paths
 from atoll.errors import AtollError, HostFailure, TimedOut
 from atoll.system import files, ids, processes
@@ -22,24 +24,25 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.02
 
+DROPPED = (
+    *("sys_module", "sys_boot", "sys_time", "sys_rawio", "syslog"),
+    *("sys_pacct", "sys_tty_config", "wake_alarm", "audit_control"),
+)
+"""Capabilities that no part of an agent needs: it has none of them, and neither has what it starts."""
+WITHOUT_CAPABILITIES = ("setpriv", f"--bounding-set={','.join(f'-{name}' for name in DROPPED)}", "--")
+
 
 def write_config(
     cloud: Cloud, paths: Paths, admin: str, drivers: tuple[str, ...], engine: Path | None = None
 ) -> bool:
     """Plain JSON: the agent is another program, and its configuration is the contract with it. Whether it changed."""
-    config = {
+    generated = {
         "name": node_name(),
         "ip": cloud.node_ip,
         "state": str(paths.node),
         "images": str(paths.images),
         "ids": str(ids_register()),
-        "pki": {
-            "ca": str(paths.pki / "ca.pem"),
-            "crls": [str(paths.pki / "crl.pem")],
-            "certificate": str(paths.server / "server.pem"),
-            "key": str(paths.server / "server.key"),
-            "authority": str(paths.pki),
-        },
+        "pki": pki_of(paths),
         "cgroup": cloud.cgroup,
         "namespace": cloud.namespace,
         "service_prefix": cloud.namespace,
@@ -50,14 +53,17 @@ def write_config(
         "dns": {"forward": cloud.nat},
     }
     chosen = {"templates": cloud.templates, "hot_pool": cloud.hot_pool}
-    config |= {name: value for name, value in chosen.items() if value is not None}
+    generated |= {name: value for name, value in chosen.items() if value is not None}
     if paths.hooks.exists():
-        config["hooks"] = msgspec.json.decode(paths.hooks.read_bytes())
+        generated["hooks"] = msgspec.json.decode(paths.hooks.read_bytes())
     if engine is not None:
-        config["container_engine"] = str(engine)
-    text = msgspec.json.format(msgspec.json.encode(config), indent=2)
+        generated["container_engine"] = str(engine)
+    own = settings.read(paths.settings)
+    text = msgspec.json.format(msgspec.json.encode(settings.merged(generated, own, paths.settings)), indent=2)
     if paths.agent.exists() and paths.agent.read_bytes() == text:
         return False
+    if own:
+        settings.check(text, paths.settings)
     files.write_durably(paths.agent, text)
     return True
 
@@ -65,6 +71,26 @@ def write_config(
 def ids_register() -> Path:
     """The register of user ids that all clouds of this host share; another one where ATOLL_IDS says so."""
     return Path(os.environ.get("ATOLL_IDS") or ids.DEFAULT)
+
+
+def told(paths: Paths) -> dict[str, Any]:
+    """The configuration that an agent of ours was given. Empty where there is none to be read."""
+    try:
+        found = msgspec.json.decode(paths.agent.read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def pki_of(paths: Paths) -> dict[str, Any]:
+    """What the agent shows of itself and whom it believes, where the CA is our own."""
+    return {
+        "ca": str(paths.pki / "ca.pem"),
+        "crls": [str(paths.pki / "crl.pem")],
+        "certificate": str(paths.server / "server.pem"),
+        "key": str(paths.server / "server.key"),
+        "authority": str(paths.pki),
+    }
 
 
 def node_name() -> str:
@@ -87,14 +113,14 @@ def start(paths: Paths) -> Pid:
     """In the background, detached; it writes to its log."""
     number = processes.spawn_blocking(
         Launch(
-            argv=(sys.executable, "-m", "atoll.hypervisor", str(paths.agent)),
+            argv=(*WITHOUT_CAPABILITIES, sys.executable, "-m", "atoll.hypervisor", str(paths.agent)),
             cwd=Path("/"),
             output=paths.log,
         )
     )
     pid = processes.identify(number)
     if pid is None:
-        raise _died(paths)
+        raise died(paths)
     files.write_durably(paths.pid, msgspec.json.encode(pid))
     return pid
 
@@ -104,7 +130,7 @@ def wait_until_serving(paths: Paths, pid: Pid, address: tuple[str, int]) -> None
     until = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < until:
         if not processes.alive(pid):
-            raise _died(paths)
+            raise died(paths)
         try:
             socket.create_connection(address, timeout=1).close()
             return
@@ -126,11 +152,12 @@ def stop(paths: Paths) -> bool:
     return True
 
 
-def _died(paths: Paths) -> AtollError:
+def died(paths: Paths, who: str = "the agent") -> AtollError:
+    """Why a process that was started is gone: the last thing that it said."""
     try:
         last = paths.log.read_text("utf-8", "replace").strip().splitlines()[-1]
     except (OSError, IndexError):
         last = "it wrote nothing"
     return HostFailure(
-        f"the agent ended while it started: {last}", hint=f"its log: {paths.log}; see: atoll doctor"
+        f"{who} ended while it started: {last}", hint=f"its log: {paths.log}; see: atoll doctor"
     )

@@ -7,24 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import msgspec
-from msgspec import Struct
-
-from atoll.cli.cloud.layout import Cloud, Paths
 from atoll.drivers.machine.docker.socket import find_engine
 from atoll.errors import AtollError
 from atoll.system import host
 
 log = logging.getLogger(__name__)
-
-
-class _Told(Struct, frozen=True):
-    """What an agent was told of kinds."""
-
-    drivers: tuple[str, ...] = ()
-    container_engine: str = ""
 
 
 def offered() -> tuple[tuple[str, ...], Path | None]:
@@ -34,17 +25,17 @@ def offered() -> tuple[tuple[str, ...], Path | None]:
     return ("qemu", *lxc, *(("docker",) if engine is not None else ())), engine
 
 
-def remove_leftovers(paths: Paths, cloud: Cloud) -> None:
-    """What would outlive the end of all processes and namespaces of a cloud: containers in an engine."""
-    try:
-        told = msgspec.json.decode(paths.agent.read_bytes(), type=_Told)
-    except (OSError, msgspec.MsgspecError):
-        return
-    if "docker" not in told.drivers or not told.container_engine:
+def remove_leftovers(told: Mapping[str, Any], cgroup: str) -> None:
+    """What would outlive the end of all processes and namespaces of a node: containers in an engine.
+
+    `told` is the configuration of its agent.
+    """
+    engine = told.get("container_engine")
+    if "docker" not in told.get("drivers", ()) or not isinstance(engine, str):
         return
     from atoll.drivers.machine.docker.driver import remove_containers
 
     try:
-        asyncio.run(remove_containers(Path(told.container_engine), cloud.cgroup))
+        asyncio.run(remove_containers(Path(engine), cgroup))
     except AtollError as error:
-        log.warning("containers of this cloud may be left: %s", error)
+        log.warning("containers of this node may be left: %s", error)

@@ -22,11 +22,13 @@ POOL_LIMIT = 1024
 
 
 class Paths:
-    """Where things are in the directory of a cloud."""
+    """Where things are in the directory of a cloud or of an installed node, whose configuration is elsewhere."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, config: Path | None = None) -> None:
         self.directory = directory
         self.cloud = directory / "cloud.json"
+        self.installed = directory / "install.json"
+        self.settings = directory / "settings.toml"
         self.lock = directory / "up.lock"
         self.pki = directory / "pki"
         self.node = directory / "node"
@@ -35,10 +37,12 @@ class Paths:
         self.context = directory / "client" / "context.json"
         self.images = directory / "images"
         self.cache = directory / "cache"
-        self.agent = directory / "agent.json"
+        self.agent = config or directory / "agent.json"
         self.pid = directory / "agent.pid"
         self.log = directory / "agent.log"
         self.hooks = directory / "hooks.json"
+        self.keeper = directory / "keeper.pid"
+        self.keeper_lock = directory / "keeper.lock"
 
 
 class Cloud(Struct, frozen=True):

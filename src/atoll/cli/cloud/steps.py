@@ -16,7 +16,7 @@ from msgspec import structs
 
 from atoll.api.client import Client
 from atoll.api.hypervisor import NODE_ADD_ADDRESS, NODE_ADD_SUBNET, NODE_SHOW, PORT, AddAddress
-from atoll.cli.cloud import agent, kinds, wires
+from atoll.cli.cloud import agent, keeper, kinds, wires
 from atoll.cli.cloud.layout import Cloud, Paths, plan, pool_for
 from atoll.errors import Conflict, Denied, HostFailure, NotFound
 from atoll.identity import store, tls
@@ -56,7 +56,8 @@ def up(
     Settings of the agent are kept; where they or the kinds of machine that this host has change, it is started
     anew, and VMs run on.
     """
-    check_host()
+    check_host("atoll up")
+    _check_no_node(paths)
     hooks_file = _read_hooks(hooks) if hooks is not None else None
     # Others pass through to files that are theirs, and see nothing on the way.
     files.make_dirs(paths.directory, 0o711)
@@ -74,10 +75,11 @@ def up(
         image = appliance.build(ImageStore(paths.images), cache_of(paths), lambda text: say(f"image: {text}"))
         say(f"image {image.name} {image.digest[:12]}")
         drivers, engine = kinds.offered()
-        if agent.write_config(cloud, paths, ADMIN, drivers, engine):
-            agent.stop(paths)
+        if agent.write_config(cloud, paths, ADMIN, drivers, engine) or agent.running(paths) is None:
+            _stop(paths)
         pid = agent.running(paths) or agent.start(paths)
         agent.wait_until_serving(paths, pid, (cloud.node_ip, PORT))
+        keeper.ensure(paths)
         say(f"agent {pid.pid} serves on {cloud.node_ip}:{PORT}")
         _context(cloud, paths, authority)
         _give_addresses(cloud, paths)
@@ -94,16 +96,20 @@ def _read_hooks(path: Path) -> bytes:
     return content
 
 
-def check_host() -> None:
-    """What cannot be mended on the way is said before anything is touched."""
+def check_root(command: str) -> None:
     if os.geteuid() != 0:
         raise Denied(
-            "atoll up: makes namespaces, links and cgroups, which only root may", hint="use: sudo atoll up"
+            f"{command}: namespaces, links and cgroups are for root alone", hint=f"use: sudo {command}"
         )
+
+
+def check_host(command: str) -> None:
+    """What cannot be mended on the way is said before anything is touched."""
+    check_root(command)
     missing = [package for tool, package in TOOLS.items() if host.find_tool(tool) is None]
     if missing:
         raise HostFailure(
-            f"atoll up: tools are missing on this host: {', '.join(missing)}",
+            f"{command}: tools are missing on this host: {', '.join(missing)}",
             hint=f"apt-get install {' '.join(missing)}; see: atoll doctor",
         )
 
@@ -113,7 +119,16 @@ def cache_of(paths: Paths) -> Path:
     return Path(os.environ.get("ATOLL_CACHE") or paths.cache)
 
 
+def _check_no_node(paths: Paths) -> None:
+    if paths.installed.exists():
+        raise Conflict(
+            f"{paths.directory} is the directory of an installed node",
+            hint="a cloud can be in another one: --dir DIR; the node is removed with: atoll node uninstall",
+        )
+
+
 def load(paths: Paths) -> Cloud:
+    _check_no_node(paths)
     try:
         return msgspec.json.decode(paths.cloud.read_bytes(), type=Cloud)
     except FileNotFoundError:
@@ -187,11 +202,17 @@ def connect(cloud: Cloud, paths: Paths) -> Client:
     return Client([(cloud.node_ip, PORT)], context)
 
 
+def _stop(paths: Paths) -> bool:
+    """End the agent for good: its keeper first. Whether there was one."""
+    keeper.stop(paths)
+    return agent.stop(paths)
+
+
 def down(paths: Paths) -> bool:
     """Stop the services; VMs run on. Whether there was anything to stop."""
     cloud = load(paths)
     with files.exclusive(paths.lock):
-        stopped = agent.stop(paths)
+        stopped = _stop(paths)
         if cloud.nat:
             wires.remove_nat(cloud)
         return stopped
@@ -201,8 +222,8 @@ def destroy(paths: Paths) -> None:
     """Leave nothing: asks no agent, so it works however broken the cloud is."""
     cloud = load(paths)
     with files.exclusive(paths.lock):
-        agent.stop(paths)
-        kinds.remove_leftovers(paths, cloud)
+        _stop(paths)
+        kinds.remove_leftovers(agent.told(paths), cloud.cgroup)
         cgroups.kill_all(cloud.cgroup)
         cgroups.remove(cloud.cgroup)
         cgroups.remove_if_empty(str(Path(cloud.cgroup).parent))

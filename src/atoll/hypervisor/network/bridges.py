@@ -21,7 +21,6 @@ from typing import Protocol
 from msgspec import Struct
 
 from atoll.drivers.machine.base import Nic
-from atoll.errors import NotFound
 from atoll.guestnet.dhcp.server import DhcpServer
 from atoll.guestnet.dhcp6.server import Dhcp6Server
 from atoll.guestnet.dns.forward import Forwarder
@@ -31,6 +30,7 @@ from atoll.guestnet.netboot.http import BootServer
 from atoll.guestnet.netboot.library import Content, Library, Missing
 from atoll.guestnet.ra.server import RaServer
 from atoll.guestnet.tftp.server import TftpServer
+from atoll.hypervisor.network import physical
 from atoll.hypervisor.network.base import Port
 from atoll.hypervisor.network.callers import BridgeCallers, Callers
 from atoll.hypervisor.network.control import ControlPort
@@ -61,7 +61,7 @@ def _mac(first: int, node: str, bridge: str) -> str:
 
 
 def _service_port(bridge: str) -> str:
-    return f"as-{zlib.crc32(bridge.encode()):08x}"
+    return f"{firewall.SERVICE_PREFIX}{zlib.crc32(bridge.encode()):08x}"
 
 
 def _known_to_services(port: firewall.Port) -> tuple[str, ...]:
@@ -171,7 +171,6 @@ class Bridges:
 
     async def serve(self, subnets: Sequence[Subnet]) -> None:
         if not self._began:
-            sysctl("net/ipv4/ip_forward", "1")
             await nft.run(firewall.RULES)
             self._elements = firewall.plugged(await nft.listing(firewall.FAMILY, firewall.TABLE))
             self._began = True
@@ -195,14 +194,13 @@ class Bridges:
 
     def _ensure_bridge(self, bridge: str, subnets: Sequence[Subnet]) -> None:
         for subnet in subnets:
-            if subnet.bridge and not self._links.exists(bridge):
-                raise NotFound(
-                    f"subnet {subnet.id}: bridge {bridge} does not exist on this node",
-                    hint="make it first, or leave the bridge out and the agent makes one of its own",
-                )
+            if subnet.bridge:
+                physical.ensure_bridge(subnet)
         own = [subnet for subnet in subnets if not subnet.bridge]
         if not own:
             return
+        # The node is the router of these. One whose subnets all have bridges elsewhere routes nothing.
+        sysctl("net/ipv4/ip_forward", "1")
         gateways = [f"{subnet.gateway}/{subnet.network.prefixlen}" for subnet in own if not subnet.private]
         gateways += [f"{subnet.gateway6}/64" for subnet in own if subnet.gateway6 and not subnet.private]
         ipv6 = any(":" in gateway for gateway in gateways)

@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, structs
 
+from atoll import RECORD_FORMAT
 from atoll.errors import AtollError, HostFailure
 from atoll.model.checks import check_ip
 from atoll.model.network import mac_for
@@ -72,8 +73,8 @@ class Record(Struct, frozen=True):
         return (self.vm,) if self.moving is None else (self.vm, self.moving)
 
 
-RECORD = Format(Record, number=1, needs=1)
-GIVEN = Format(Given, number=1, needs=1)
+RECORD = Format(Record, number=RECORD_FORMAT, needs=1)
+GIVEN = Format(Given, number=RECORD_FORMAT, needs=1)
 
 
 class Records:

@@ -1,0 +1,1 @@
+"""An agent as a service of this machine: `atoll node install` and `uninstall`."""
