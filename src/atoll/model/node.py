@@ -66,8 +66,6 @@ class Node(Struct, frozen=True):
     ip: Ip
     name: str
     version: str
-    record_format: int
-    """Of what the agent keeps on disk."""
     boot_id: str
     total: Capacity
     free: Capacity
@@ -84,3 +82,5 @@ class Node(Struct, frozen=True):
     """Of which forks can be made just now."""
     pooled: int = 0
     """Machines of the hot pool that wait to become VMs. Their memory is not free, until a VM needs it."""
+    record_format: int = 0
+    """Of what the agent keeps on disk; 0: not told."""
