@@ -25,6 +25,6 @@ def killed_at_write(nth: int) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "write_durably", stop)
-        patch.setattr(files, "remove_tree", lambda path: None)
+        patch.setattr(files, "remove_tree", lambda path, *_: None)
         patch.setattr("atoll.hypervisor.vms.records.Records.discard", lambda self, ip: None)
         yield

@@ -11,7 +11,6 @@ import errno
 import fcntl
 import os
 import secrets
-import shutil
 import socket
 import stat
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 from atoll.errors import Conflict, TooLarge
 from atoll.system import steps
 from atoll.system.failures import failing
+from atoll.system.removal import remove_tree as remove_tree
 
 if TYPE_CHECKING:
     import asyncio
@@ -73,20 +73,6 @@ def read_limited(path: Path, limit: int) -> bytes:
     if len(data) > limit:
         raise TooLarge(f"reading {path}: longer than {limit} bytes", hint="give a smaller file")
     return data
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a directory with all that is in it, or a file. Gone is fine; a link is removed, not followed."""
-    with failing(f"removing {path}"):
-        try:
-            kind = path.lstat().st_mode
-        except FileNotFoundError:
-            return
-        if stat.S_ISDIR(kind):
-            shutil.rmtree(path, onerror=_unless_gone)
-        else:
-            path.unlink(missing_ok=True)
-        sync_dir(path.parent)
 
 
 def new_file(path: Path) -> BinaryIO:
@@ -222,13 +208,6 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
         file.write(data)
         file.flush()
         os.fsync(descriptor)
-
-
-def _unless_gone(
-    function: object, path: str, failure: tuple[type[BaseException], BaseException, object]
-) -> None:
-    if not isinstance(failure[1], FileNotFoundError):
-        raise failure[1]
 
 
 def _clear_dead_socket(path: Path, address: str) -> None:
