@@ -38,6 +38,7 @@ from atoll.model.vm import VM
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
 from atoll.system import clock
+from atoll.system.writer import Writer
 
 USER = "bench"
 IMAGE = "nothing"
@@ -67,7 +68,7 @@ async def ours(directory: Path) -> web.Application:
     ca = directory / "ca.pem"
     peers = PeerReader(ca.read_bytes(), Revocations(directory / "crl.pem", ca))
     meter = Meter(service.list, lambda vm: "none", lambda vm: 0)
-    audit = AuditLog(records.directory("audit.jsonl"))
+    audit = AuditLog(records.directory("audit.jsonl"), Writer())
     handlers = Handlers(service, records, images, BootLogs(records.directory), meter, audit)
     return application(handlers.bound(), CertificateGate(peers, operators), MAX_BODY)
 

@@ -33,7 +33,7 @@ Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Gate(Protocol):
     """Who is calling, and may they call this route?"""
 
-    def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
+    async def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
         """The caller, or Unauthenticated or Denied."""
         ...
 
@@ -75,7 +75,7 @@ def _endpoint(bound: Bound, gate: Gate) -> Endpoint:
 async def _call(route: Route[Any, Any], gate: Gate, request: web.Request) -> Call[Any, Any]:
     transport = request.transport
     tls = transport.get_extra_info("ssl_object") if transport is not None else None
-    identity = gate.admit(route, tls.getpeercert(binary_form=True) if tls is not None else None)
+    identity = await gate.admit(route, tls.getpeercert(binary_form=True) if tls is not None else None)
     takes_json = not isinstance(route, Upload)
     data = await _read(request) if request.body_exists and takes_json else b""
     return Call(

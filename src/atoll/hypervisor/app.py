@@ -46,6 +46,7 @@ from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
 from atoll.system import clock, host, link_events
+from atoll.system.writer import Writer
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +140,9 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         drivers=tuple(described.values()),
         has_roles=credentials is not None,
     )
-    audit = AuditLog(config.state / "audit.jsonl")
+    writer = Writer()
+    stack.push_async_callback(writer.close)
+    audit = AuditLog(config.state / "audit.jsonl", writer)
     pooling = Pooling(templates, config.hot_pool, config.memory_reserve_mib)
     service = Hypervisor(
         facts, records, machines, network, images, board, vms, pooling=pooling, stores=stores, audit=audit

@@ -465,7 +465,7 @@ class Hypervisor:
 
     def _note_own(self, method: str, vm: VM, error: AtollError | None = None) -> None:
         if self._auditor is not None:
-            self._auditor.own(method, vm, error)
+            self._spawn(self._auditor.own(method, vm, error))
 
     def on_link(self, link: str | None, there: bool) -> None:
         """Told by the kernel of a link that came or went; without a name, of any."""

@@ -82,7 +82,7 @@ class Upkeep:
         yield metrics(self._service.node(), self._meter.read())
 
     async def audit(self, call: Call[None, AuditQuery]) -> AsyncIterator[AuditEntry | Done[None]]:
-        for entry in self._audit.read(call.query):
+        for entry in await self._audit.read(call.query):
             yield entry
         yield Done(None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from atoll.api.access import Access
@@ -15,7 +15,7 @@ from atoll.system import clock
 
 _NOBODY = Identity(user="anonymous")
 
-Denied = Callable[[Route[Any, Any], Identity, AtollError], None]
+Denied = Callable[[Route[Any, Any], Identity, AtollError], Awaitable[None]]
 
 
 class CertificateGate:
@@ -27,7 +27,7 @@ class CertificateGate:
         self._operators = operators
         self._denied = denied
 
-    def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
+    async def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
         if route.access is Access.PUBLIC:
             return _NOBODY
         identity = self._peers.identity(certificate, clock.now())
@@ -35,6 +35,6 @@ class CertificateGate:
             check_route(route.access, route.name, identity, self._operators)
         except AtollError as error:
             if self._denied is not None:
-                self._denied(route, identity, error)
+                await self._denied(route, identity, error)
             raise
         return identity

@@ -212,7 +212,7 @@ class Node0:
 
 
 class _AdmitAll:
-    def admit(self, route: object, certificate: bytes | None) -> Identity:
+    async def admit(self, route: object, certificate: bytes | None) -> Identity:
         assert certificate, "the command line shows its certificate"
         return Identity("admin")
 

@@ -42,6 +42,7 @@ from atoll.plan.policies import Backoff
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
 from atoll.system import clock
+from atoll.system.writer import Writer
 
 LAN = Subnet("lan", "10.9.0.0/24", "10.9.0.1")
 ADDRESSES = tuple(Address(f"10.9.0.{last}", mac_for(f"10.9.0.{last}")) for last in range(5, 9))
@@ -73,7 +74,8 @@ class Node:
         self.stores = Stores(places)
         known = {ip: record.vm for ip, record in vms.items()}
         self.stores.prepare(known, self.records.unreadable, self.records.carried)
-        self.audit = AuditLog(self.directory / "state" / "audit.jsonl")
+        self.writer = Writer()
+        self.audit = AuditLog(self.directory / "state" / "audit.jsonl", self.writer)
         self.driver = SimDriver(lambda ip, reason: self.service.on_exit(ip, reason), self.faults)
         self.network = SimNetwork(lambda ip, stage: self.service.reached(ip, stage))
         board = Board(clock.monotonic)
@@ -158,6 +160,7 @@ class Node:
             self._runner = None
         await self.service.close()
         await self.driver.close()
+        await self.writer.close()
 
     async def restart(self, *, reboot: bool = False) -> None:
         await self.stop()
