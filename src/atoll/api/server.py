@@ -15,7 +15,19 @@ from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
 from msgspec import Struct
 
 from atoll.api.codec import decode_body, decode_query, encode, problem_of
-from atoll.api.route import Bound, Call, Content, Done, Download, Route, Socket, Stream, Unary, Upload
+from atoll.api.route import (
+    OFFSET_HEADER,
+    Bound,
+    Call,
+    Content,
+    Done,
+    Download,
+    Route,
+    Socket,
+    Stream,
+    Unary,
+    Upload,
+)
 from atoll.errors import AtollError, Malformed, NotFound, TooLarge
 from atoll.model.identity import Identity
 
@@ -176,7 +188,12 @@ def _download(bound: Bound, gate: Gate) -> Endpoint:
     async def answer(request: web.Request) -> web.StreamResponse:
         chunks = bound.handler(await _call(bound.route, gate, request))
         assert isinstance(bound.route, Download)
-        response = web.StreamResponse(headers={"Content-Type": bound.route.content_type})
+        headers = {"Content-Type": bound.route.content_type}
+        if bound.route.is_part:
+            part = await chunks
+            chunks = part.chunks
+            headers[OFFSET_HEADER] = str(part.offset)
+        response = web.StreamResponse(headers=headers)
         async with contextlib.aclosing(chunks):
             first = await anext(chunks, b"")
             await response.prepare(request)

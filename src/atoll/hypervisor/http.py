@@ -8,15 +8,28 @@ from typing import Any
 
 from atoll import __version__
 from atoll.api import hypervisor as routes
-from atoll.api.hypervisor import AddAddress, Attach, CreateVm, Follow, Health, Progress, Since, StopVm, Wait
+from atoll.api.hypervisor import (
+    AddAddress,
+    Attach,
+    CreateVm,
+    Follow,
+    Health,
+    LogFrom,
+    Progress,
+    Since,
+    StopVm,
+    Wait,
+)
 from atoll.api.openapi import document
 from atoll.api.route import (
     Bound,
     ByteSocket,
     Call,
     Done,
+    Part,
     bind,
     bind_download,
+    bind_part,
     bind_socket,
     bind_stream,
 )
@@ -87,7 +100,7 @@ class Handlers:
             bind(routes.VM_STOP, self.stop),
             bind_stream(routes.VM_REBOOT, self.reboot),
             bind(routes.VM_DESTROY, self.destroy),
-            bind_download(routes.VM_LOG, self.log),
+            bind_part(routes.VM_LOG, self.log),
             bind_download(routes.VM_USER_DATA, self.user_data),
             bind_socket(routes.VM_CONSOLE, self.console),
             bind_socket(routes.VM_VNC, self.vnc),
@@ -160,8 +173,8 @@ class Handlers:
             return
         await self._service.destroy(vm.ip)
 
-    def log(self, call: Call[None, None]) -> AsyncIterator[bytes]:
-        return self._logs.read(self._owned("vm.log", call).ip)
+    async def log(self, call: Call[None, LogFrom]) -> Part:
+        return await self._logs.read(self._owned("vm.log", call).ip, call.query.offset)
 
     async def user_data(self, call: Call[None, None]) -> AsyncIterator[bytes]:
         yield self._records.user_data(self._owned("vm.user-data", call).ip)
