@@ -29,7 +29,7 @@ from atoll.model.volume import Volume, VolumeFormat, VolumeSpec, check_volume_na
 from atoll.plan import capacity
 from atoll.plan.disk_content import QCOW2_HEADER, in_mib, qcow2_size_mib
 from atoll.plan.volumes import check_resize, choose_store, place, reordered
-from atoll.system import clock, steps
+from atoll.system import aside, clock, steps
 
 Lines = AsyncIterator[VolumeStep | Done[VM]]
 
@@ -67,7 +67,7 @@ class Volumes:
                 if volume.store:
                     await self._stores.make(vm.ip, volume)
             except BaseException:
-                self._unclaim(vm, volume)
+                await aside.whole(self._unclaim(vm, volume))
                 raise
             steps.step("volume.made")
             yield VolumeStep("made", clock.monotonic() - began)
@@ -91,7 +91,7 @@ class Volumes:
                 return await self._attach(vm, name) if request.attach else vm
         except BaseException:
             if self._vms.holds(vm):
-                self._unclaim(vm, volume)
+                await aside.whole(self._unclaim(vm, volume))
             raise
 
     async def change(self, reference: str, name: str, change: ChangeVolume) -> Lines:
@@ -130,7 +130,7 @@ class Volumes:
             # Out of the record first: a file that no record names goes at the next start, one that is named must be.
             vm = self._set(vm, tuple(other for other in vm.volumes if other.name != name))
             steps.step("volume.forgotten")
-            self._stores.remove(vm.ip, volume)
+            await aside.whole(self._stores.remove(vm.ip, volume))
             steps.step("volume.removed")
             return vm
 
@@ -145,12 +145,15 @@ class Volumes:
         capacity.check_grows(new, vm, room.total, room.vms, doing)
         return self._set(vm, new.volumes), volume
 
-    def _unclaim(self, vm: VM, volume: Volume) -> None:
+    async def _unclaim(self, vm: VM, volume: Volume) -> None:
         """It never was; unless it is whole by now, and only could not be attached."""
         current = self._vms.current(vm)
         if volume.name in {other.name for other in current.volumes if other.made}:
             return
-        self._stores.remove(vm.ip, volume)
+        await self._stores.remove(vm.ip, volume)
+        if not self._vms.holds(vm):
+            return
+        current = self._vms.current(vm)
         self._set(current, tuple(other for other in current.volumes if other.name != volume.name))
 
     def _finish(self, vm: VM, volume: Volume) -> VM:
@@ -223,7 +226,7 @@ class Volumes:
         moved = structs.replace(volume, store=store)
         await self._stores.copy_to(vm.ip, volume, moved)
         vm = self._set(vm, _with(vm.volumes, moved))
-        self._stores.remove(vm.ip, volume)
+        await aside.whole(self._stores.remove(vm.ip, volume))
         return vm
 
     def _check_free(self, vm: VM, volume: Volume, doing: str) -> None:
