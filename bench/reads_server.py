@@ -51,6 +51,7 @@ from atoll.serving.health import Health
 from atoll.serving.supervisor import Supervisor
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
+from atoll.system.writer import Writer
 
 USER = "bench"
 IMAGE = "nothing"
@@ -60,7 +61,7 @@ async def ours(directory: Path) -> web.Application:
     """The stack of a Hypervisor, from the certificate to the service, with VMs that are simulated."""
     operators = Operators(users=(USER,))
     signals, background = Signals(), Supervisor()
-    records, images = Records(directory / "state"), ImageStore(directory / "images")
+    records, images = Records(directory / "state", Writer()), ImageStore(directory / "images")
     records.prepare()
     driver, network = SimDriver(signals.exit), SimNetwork(signals.reached)
     vms = Inventory("bench", records, {})
@@ -78,7 +79,7 @@ async def ours(directory: Path) -> web.Application:
     cas = read_cas((directory / "ca.pem").read_bytes())
     peers = PeerReader(cas, Revocations([directory / "crl.pem"], cas))
     meter = Meter(vms.list, lambda vm: "none", lambda vm: 0)
-    audit = AuditLog(records.directory("audit.jsonl"))
+    audit = AuditLog(records.directory("audit.jsonl"), Writer())
     handlers = Handlers(
         service, Backstage(records, images, BootLogs(records.directory), meter, audit, Health(background))
     )

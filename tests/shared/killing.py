@@ -1,9 +1,12 @@
-"""An agent in this process that is killed: from some write on it writes and removes nothing any more."""
+"""Disks that refuse writes, and an agent in this process that is killed: from some write on it writes and removes
+nothing any more. Whichever way it writes: at once, or through a Writer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -12,19 +15,23 @@ from atoll.system import files
 
 
 @contextmanager
-def killed_at_write(nth: int) -> Iterator[None]:
-    """While the block runs."""
-    write, count = files.write_durably, 0
+def refused_writes(refuses: Callable[[Path], bool], why: str = "no space left on device") -> Iterator[None]:
+    """While the block runs, writes of files that are refused fail. Each is asked about once, in order."""
+    together = files.write_together
 
-    def stop(*args: object, **more: object) -> None:
-        nonlocal count
-        count += 1
-        if count >= nth:
-            raise HostFailure("killed")
-        write(*args, **more)
+    def write(writes: Sequence[files.Write]) -> list[HostFailure | None]:
+        return [HostFailure(why) if refuses(one.path) else together([one])[0] for one in writes]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "write_durably", stop)
-        patch.setattr(files, "remove_tree", lambda path: None)
-        patch.setattr("atoll.hypervisor.vms.records.Records._discard", lambda self, ip: None)
+        patch.setattr(files, "write_together", write)
+        yield
+
+
+@contextmanager
+def killed_at_write(nth: int) -> Iterator[None]:
+    """While the block runs."""
+    count = itertools.count(1)
+    with pytest.MonkeyPatch.context() as patch, refused_writes(lambda path: next(count) >= nth, "killed"):
+        patch.setattr(files, "remove_tree", lambda path, *_: None)
+        patch.setattr("atoll.hypervisor.vms.records.Records._bury", lambda self, ip: None)
         yield

@@ -13,7 +13,22 @@ import aiohttp
 
 from atoll.api.codec import broke_off, decode_line, decoder, error_of, request_of
 from atoll.api.reaching import Address, Addresses, Tls, current, show
-from atoll.api.route import NOTHING, B, Done, Download, I, Q, R, Route, Socket, Stream, Unary, Upload
+from atoll.api.route import (
+    NOTHING,
+    OFFSET_HEADER,
+    B,
+    Done,
+    Download,
+    I,
+    Part,
+    Q,
+    R,
+    Route,
+    Socket,
+    Stream,
+    Unary,
+    Upload,
+)
 from atoll.errors import TimedOut, Unauthenticated, Unreachable
 
 T = TypeVar("T")
@@ -85,6 +100,14 @@ class AsyncClient:
         async with self._request(route, params or {}, None, query) as response:
             async for chunk in response.content.iter_chunked(64 << 10):
                 yield chunk
+
+    @asynccontextmanager
+    async def download_part(
+        self, route: Download[B, Q], params: Mapping[str, str] | None = None, *, query: Q | None = None
+    ) -> AsyncIterator[Part]:
+        """Where in the whole the bytes begin, and the bytes, for the time of the block."""
+        async with self._request(route, params or {}, None, query) as response:
+            yield Part(int(response.headers[OFFSET_HEADER]), response.content.iter_chunked(64 << 10))
 
     async def upload(
         self,

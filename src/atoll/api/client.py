@@ -15,7 +15,20 @@ from typing import IO, Any, TypeVar
 
 from atoll.api.codec import broke_off, decode_line, decoder, error_of, request_of
 from atoll.api.reaching import Address, Addresses, Tls, current, show
-from atoll.api.route import NOTHING, B, Done, Download, I, Q, R, Route, Stream, Unary, Upload
+from atoll.api.route import (
+    NOTHING,
+    OFFSET_HEADER,
+    B,
+    Done,
+    Download,
+    I,
+    Q,
+    R,
+    Route,
+    Stream,
+    Unary,
+    Upload,
+)
 from atoll.errors import AtollError, TimedOut, Unauthenticated, Unreachable
 
 T = TypeVar("T")
@@ -93,7 +106,16 @@ class Client:
         self, route: Download[B, Q], params: Mapping[str, str] | None = None, *, query: Q | None = None
     ) -> Iterator[bytes]:
         """Raw bytes, never all of them in memory."""
+        yield from self._bytes(self._request(route, params or {}, None, query, self._timeout_s))
+
+    def download_part(
+        self, route: Download[B, Q], params: Mapping[str, str] | None = None, *, query: Q | None = None
+    ) -> tuple[int, Iterator[bytes]]:
+        """Where in the whole the bytes begin, and the bytes: to be read before anything else is asked for."""
         response = self._request(route, params or {}, None, query, self._timeout_s)
+        return int(response.headers[OFFSET_HEADER]), self._bytes(response)
+
+    def _bytes(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         with self._reading(response):
             while chunk := self._guard(lambda: response.read(64 << 10)):
                 yield chunk

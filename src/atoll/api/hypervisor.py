@@ -121,6 +121,16 @@ class Attach(Struct, frozen=True, forbid_unknown_fields=True):
             raise Invalid("take", True, "contradicts watch", hint="either watch, or take the keyboard")
 
 
+class LogFrom(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where in all that the guest ever wrote to begin. Left out: with the oldest line that is kept.
+
+    The reply says where it does: later, when what is asked for is gone; earlier, when the guest has not written that
+    much, as when another VM has the name now.
+    """
+
+    offset: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+
+
 class Writer(Struct, frozen=True):
     """Who may type on a console just now. The first that is told also marks the end of the history."""
 
@@ -321,8 +331,9 @@ VM_LOG = Download(
     summary="What the guest wrote to its serial console",
     access=Access.OWNER,
     body=NOTHING,
-    query=NOTHING,
+    query=LogFrom,
     content_type="text/plain",
+    is_part=True,
 )
 VM_USER_DATA = Download(
     "vm.user-data",

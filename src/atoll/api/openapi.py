@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from atoll.api.access import Access
-from atoll.api.route import NOTHING, Download, Problem, Route, Socket, Stream, Unary, Upload
+from atoll.api.route import NOTHING, OFFSET_HEADER, Download, Problem, Route, Socket, Stream, Unary, Upload
 
 REF = "#/components/schemas/{name}"
 
@@ -137,12 +137,21 @@ def _success(route: Route[Any, Any], schemas: _Schemas) -> dict[str, Any]:
                 }
             }
         case Download():
-            return {"200": {"description": "raw bytes", "content": {route.content_type: {}}}}
+            return {
+                "200": {"description": "raw bytes", "content": {route.content_type: {}}, **_headers(route)}
+            }
         case Socket():
             told = "" if route.told is NOTHING else f"; text frames tell {route.told.__name__}"
             return {"101": {"description": f"a WebSocket of raw bytes, both ways{told}"}}
         case _:
             raise TypeError(f"{route.name} is of no known kind of route")
+
+
+def _headers(route: Download[Any, Any]) -> dict[str, Any]:
+    if not route.is_part:
+        return {}
+    about = {"description": "the place of the first byte in the whole", "schema": {"type": "integer"}}
+    return {"headers": {OFFSET_HEADER: about}}
 
 
 def reference(
@@ -179,6 +188,8 @@ def _row(route: Route[Any, Any]) -> str:
         gives = f"stream of {_named(route.item)}" + (
             "" if route.result is NOTHING else f", then {_named(route.result)}"
         )
+    if isinstance(route, Download) and route.is_part:
+        gives += f", {OFFSET_HEADER}"
     if isinstance(route, Socket) and route.told is not NOTHING:
         gives += f", tells {_named(route.told)}"
     if isinstance(route, Unary | Upload):

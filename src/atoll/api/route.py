@@ -2,7 +2,7 @@
 
     Unary    one JSON request, one JSON reply
     Stream   one JSON request, then JSON lines: items as they happen, at the end one result or one error
-    Download one request, then raw bytes
+    Download one request, then raw bytes; of a part, a header tells where in the whole it begins
     Upload   raw bytes, then one JSON reply
     Socket   a WebSocket of raw bytes; what the service tells beside them is JSON in text frames
 
@@ -28,6 +28,7 @@ R = TypeVar("R")
 I = TypeVar("I")  # noqa: E741 - item, beside B(ody), Q(uery) and R(esult)
 
 NOTHING = type(None)
+OFFSET_HEADER = "Atoll-Offset"
 
 
 class Problem(Struct, frozen=True):
@@ -98,11 +99,21 @@ class Stream(Route[B, Q], Generic[B, Q, I, R]):
 @dataclass(frozen=True, slots=True)
 class Download(Route[B, Q], Generic[B, Q]):
     content_type: str = field(kw_only=True, default="application/octet-stream")
+    is_part: bool = field(kw_only=True, default=False)
+    """The bytes are a part of something longer: the header Atoll-Offset has the place of the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upload(Route[B, Q], Generic[B, Q, R]):
     result: type[R] = field(kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The bytes of a Download that is a part, from this place of the whole on."""
+
+    offset: int
+    chunks: AsyncIterator[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +157,11 @@ def bind_stream(
 
 
 def bind_download(route: Download[B, Q], handler: Callable[[Call[B, Q]], AsyncIterator[bytes]]) -> Bound:
+    return Bound(route, handler)
+
+
+def bind_part(route: Download[B, Q], handler: Callable[[Call[B, Q]], Awaitable[Part]]) -> Bound:
+    """For a Download that `is_part`."""
     return Bound(route, handler)
 
 

@@ -15,7 +15,19 @@ from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
 from msgspec import Struct
 
 from atoll.api.codec import decode_body, decode_query, encode, problem_of
-from atoll.api.route import Bound, Call, Content, Done, Download, Route, Socket, Stream, Unary, Upload
+from atoll.api.route import (
+    OFFSET_HEADER,
+    Bound,
+    Call,
+    Content,
+    Done,
+    Download,
+    Route,
+    Socket,
+    Stream,
+    Unary,
+    Upload,
+)
 from atoll.errors import AtollError, Malformed, NotFound, TooLarge
 from atoll.model.identity import Identity
 
@@ -33,7 +45,7 @@ Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Gate(Protocol):
     """Who is calling, and may they call this route?"""
 
-    def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
+    async def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
         """The caller, or Unauthenticated or Denied."""
         ...
 
@@ -75,7 +87,7 @@ def _endpoint(bound: Bound, gate: Gate) -> Endpoint:
 async def _call(route: Route[Any, Any], gate: Gate, request: web.Request) -> Call[Any, Any]:
     transport = request.transport
     tls = transport.get_extra_info("ssl_object") if transport is not None else None
-    identity = gate.admit(route, tls.getpeercert(binary_form=True) if tls is not None else None)
+    identity = await gate.admit(route, tls.getpeercert(binary_form=True) if tls is not None else None)
     takes_json = not isinstance(route, Upload)
     data = await _read(request) if request.body_exists and takes_json else b""
     return Call(
@@ -176,7 +188,12 @@ def _download(bound: Bound, gate: Gate) -> Endpoint:
     async def answer(request: web.Request) -> web.StreamResponse:
         chunks = bound.handler(await _call(bound.route, gate, request))
         assert isinstance(bound.route, Download)
-        response = web.StreamResponse(headers={"Content-Type": bound.route.content_type})
+        headers = {"Content-Type": bound.route.content_type}
+        if bound.route.is_part:
+            part = await chunks
+            chunks = part.chunks
+            headers[OFFSET_HEADER] = str(part.offset)
+        response = web.StreamResponse(headers=headers)
         async with contextlib.aclosing(chunks):
             first = await anext(chunks, b"")
             await response.prepare(request)

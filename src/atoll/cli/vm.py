@@ -224,11 +224,11 @@ def destroy(options: argparse.Namespace) -> int:
 def log(options: argparse.Namespace) -> None:
     ref = check_ref(options.vm)
     with connect(options) as client:
-        seen = _print_log(client, ref, 0)
+        at = _print_log(client, ref, None, options)
         while options.follow:
             time.sleep(POLL_S)
             try:
-                seen = _print_log(client, ref, seen)
+                at = _print_log(client, ref, at, options)
             except NotFound:
                 notice(f"{ref}: gone", options)
                 return
@@ -266,14 +266,6 @@ def each(options: argparse.Namespace, refs: Iterable[str], act: Callable[[str], 
     return status
 
 
-def unseen(chunks: Iterable[bytes], seen: int) -> Iterator[bytes]:
-    """What comes after so many bytes."""
-    for chunk in chunks:
-        if seen < len(chunk):
-            yield chunk[seen:]
-        seen = max(0, seen - len(chunk))
-
-
 def _each_started(options: argparse.Namespace, route: Stream[api.Wait, None, api.Progress, VM]) -> int:
     wait = wait_request(options)
     ahead = stages_ahead(options.wait_for, START_STAGES)
@@ -300,17 +292,15 @@ def _progress(name: str, options: argparse.Namespace, ahead: Sequence[str]) -> P
     return Progress(name, sys.stderr, ahead=ahead, quiet=options.quiet)
 
 
-def _print_log(client: Client, ref: str, seen: int) -> int:
-    """Print what is new; the length of the log now. A log shorter than before is a new one."""
-    total = 0
-
-    def counted() -> Iterator[bytes]:
-        nonlocal total
-        for chunk in client.download(api.VM_LOG, {"vm": ref}):
-            total += len(chunk)
-            yield chunk
-
-    for chunk in unseen(counted(), seen):
+def _print_log(client: Client, ref: str, at: int | None, options: argparse.Namespace) -> int:
+    """Print what is new after a place in all that the guest ever wrote; the place behind it."""
+    begin, chunks = client.download_part(api.VM_LOG, {"vm": ref}, query=api.LogFrom(at))
+    if at is not None and begin > at:
+        notice(f"… {begin - at:,} bytes are gone …", options)
+    end = begin
+    for chunk in chunks:
         sys.stdout.buffer.write(chunk)
+        end += len(chunk)
     sys.stdout.buffer.flush()
-    return total if total >= seen else _print_log(client, ref, 0)
+    # The guest has not written that much: it is another one, and all of its log is new.
+    return 0 if at is not None and begin < at else end

@@ -59,6 +59,7 @@ from atoll.serving.tls import Tls
 from atoll.system import host, link_events, namespaces
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
+from atoll.system.writer import Writer
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,9 @@ async def serve(config: Config, outside: str | None = None) -> None:
 async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExitStack) -> None:
     background = await stack.enter_async_context(Supervisor())
     signals = Signals()
-    records, images = Records(config.state), ImageStore(config.images)
+    writer = Writer()
+    stack.push_async_callback(writer.close)
+    records, images = Records(config.state, writer), ImageStore(config.images)
     records.prepare()
     owner = owner_of(config.state)
     service: Hypervisor
@@ -139,7 +142,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         has_roles=credentials is not None,
         role_callers=config.role_callers,
     )
-    audit = AuditLog(config.state / "audit.jsonl")
+    audit = AuditLog(config.state / "audit.jsonl", writer)
     pooling = Pooling(templates, config.hot_pool, config.memory_reserve_mib)
     bench = Workbench(facts, records, vms, holdings, machines, network, images, stores, background)
     service = Hypervisor(bench, signals, Options(stores, pooling, audit))

@@ -154,7 +154,7 @@ class Hypervisor:
 
     def _note_own(self, method: str, vm: VM, error: AtollError | None = None) -> None:
         if self._auditor is not None:
-            self._auditor.own(method, vm, error)
+            self._bench.background.begin("auditing", self._auditor.own(method, vm, error))
 
 
 def _pool_place(bench: Workbench) -> PoolPlace:

@@ -1,28 +1,28 @@
 """The audit log: one line for every call that changes something or was denied, before its caller gets the answer.
 
-Effects: appends to a file that only root reads; turned over when it is large, the oldest part goes.
+Effects: appends to a file that only root reads, through the writer; turned over when it is large, the oldest part goes.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
-import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
 from atoll.api.observing import AuditQuery
 from atoll.api.route import Bound, Call, Content, Done, Route, Socket, Stream, Upload
-from atoll.errors import AtollError
+from atoll.errors import AtollError, HostFailure
 from atoll.model.audit import NODE_ITSELF, AuditEntry
 from atoll.model.identity import Identity
 from atoll.model.vm import VM
-from atoll.system import clock
+from atoll.system import aside, clock
+from atoll.system.line_log import LineLog
+from atoll.system.writer import Writer
 
 log = logging.getLogger(__name__)
 
@@ -36,55 +36,44 @@ _decode = msgspec.json.Decoder(AuditEntry).decode
 
 
 class AuditLog:
-    def __init__(self, path: Path, limit_bytes: int = LIMIT_BYTES) -> None:
-        self._path = path
-        self._limit_bytes = limit_bytes
+    def __init__(self, path: Path, writer: Writer, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._lines = LineLog(path, limit_bytes, KEPT)
+        self._writer = writer
 
-    def note(self, entry: AuditEntry) -> None:
+    async def note(self, entry: AuditEntry) -> None:
         """On disk when this returns. A log that cannot be written to does not stop the node; that is logged."""
         try:
-            self._turn_over()
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(self._path, flags, 0o600)
-            try:
-                os.write(descriptor, msgspec.json.encode(entry) + b"\n")
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            log.error("audit log %s: %s; not noted: %s", self._path, error.strerror, entry)
+            await self._writer.append(self._lines, msgspec.json.encode(entry))
+        except HostFailure as failure:
+            log.error("audit log: %s; not noted: %s", failure, entry)
 
-    def read(self, query: AuditQuery) -> tuple[AuditEntry, ...]:
+    async def read(self, query: AuditQuery) -> tuple[AuditEntry, ...]:
         """The last ones that are asked for, the oldest first."""
-        found = (entry for entry in self._all() if matches(entry, query))
-        return tuple(deque(found, maxlen=query.limit))
+        # Opened between two writes, so that no part is turned over meanwhile and seen twice; read beside the loop.
+        parts = await self._writer.run(_open_all, self._lines.parts)
+        return await aside.run(_last, parts, query)
 
-    def _all(self) -> Iterator[AuditEntry]:
-        for path in (*reversed(self._parts()), self._path):
-            try:
-                with path.open("rb") as file:
-                    for line in file:
-                        # A line that was cut short by a crash is none.
-                        try:
-                            yield _decode(line)
-                        except msgspec.MsgspecError:
-                            continue
-            except FileNotFoundError:
-                continue
 
-    def _parts(self) -> list[Path]:
-        return [self._path.with_name(f"{self._path.name}.{number}") for number in range(1, KEPT + 1)]
+def _open_all(paths: Iterable[Path]) -> list[IO[bytes]]:
+    opened: list[IO[bytes]] = []
+    for path in paths:
+        with suppress(FileNotFoundError):
+            opened.append(path.open("rb"))
+    return opened
 
-    def _turn_over(self) -> None:
-        try:
-            if self._path.stat().st_size < self._limit_bytes:
-                return
-        except FileNotFoundError:
-            return
-        parts = [self._path, *self._parts()]
-        for newer, older in reversed(list(itertools.pairwise(parts))):
-            if newer.exists():
-                newer.replace(older)
+
+def _last(parts: Iterable[IO[bytes]], query: AuditQuery) -> tuple[AuditEntry, ...]:
+    with ExitStack() as stack:
+        opened = [stack.enter_context(part) for part in parts]
+        entries = (entry for part in opened for entry in _entries(part))
+        return tuple(deque((entry for entry in entries if matches(entry, query)), maxlen=query.limit))
+
+
+def _entries(part: Iterable[bytes]) -> Iterator[AuditEntry]:
+    for line in part:
+        # A line that was cut short by a crash is none.
+        with suppress(msgspec.MsgspecError):
+            yield _decode(line)
 
 
 def matches(entry: AuditEntry, query: AuditQuery) -> bool:
@@ -107,13 +96,13 @@ class Auditor:
         """The same routes; those that change something are noted."""
         return tuple(self._watched(one) if is_noted(one.route) else one for one in bound)
 
-    def denied(self, route: Route[Any, Any], identity: Identity, error: AtollError) -> None:
+    async def denied(self, route: Route[Any, Any], identity: Identity, error: AtollError) -> None:
         """Somebody was turned away before a handler was asked."""
-        self._note(identity.user, route.name, clock.monotonic(), error=error)
+        await self._note(identity.user, route.name, clock.monotonic(), error=error)
 
-    def own(self, method: str, vm: VM, error: AtollError | None = None) -> None:
+    async def own(self, method: str, vm: VM, error: AtollError | None = None) -> None:
         """The node did it by itself, as a rule of the VM says."""
-        self._note(NODE_ITSELF, method, clock.monotonic(), vm.ip, vm.name, error)
+        await self._note(NODE_ITSELF, method, clock.monotonic(), vm.ip, vm.name, error)
 
     def _watched(self, bound: Bound) -> Bound:
         if isinstance(bound.route, Stream):
@@ -124,26 +113,25 @@ class Auditor:
 
     def _unary(self, bound: Bound) -> Callable[[Call[Any, Any]], Awaitable[Any]]:
         async def handler(call: Call[Any, Any]) -> Any:
-            with _Deed(self, bound.route, call) as deed:
-                return deed.done(await bound.handler(call))
+            async with _Deed(self, bound.route, call) as deed:
+                return await deed.done(await bound.handler(call))
 
         return handler
 
     def _upload(self, bound: Bound) -> Callable[[Call[Any, Any], Content], Awaitable[Any]]:
         async def handler(call: Call[Any, Any], content: Content) -> Any:
-            with _Deed(self, bound.route, call) as deed:
-                return deed.done(await bound.handler(call, content))
+            async with _Deed(self, bound.route, call) as deed:
+                return await deed.done(await bound.handler(call, content))
 
         return handler
 
     def _stream(self, bound: Bound) -> Callable[[Call[Any, Any]], AsyncIterator[Any]]:
         async def handler(call: Call[Any, Any]) -> AsyncIterator[Any]:
-            with _Deed(self, bound.route, call) as deed:
-                async with aclosing(bound.handler(call)) as lines:
-                    async for line in lines:
-                        if isinstance(line, Done):
-                            deed.done(line.result)
-                        yield line
+            async with _Deed(self, bound.route, call) as deed, aclosing(bound.handler(call)) as lines:
+                async for line in lines:
+                    if isinstance(line, Done):
+                        await deed.done(line.result)
+                    yield line
 
         return handler
 
@@ -156,7 +144,7 @@ class Auditor:
         spec = getattr(call.body, "spec", None)
         return ("", spec.name) if spec is not None else (call.params.get("ip", "")[:64], "")
 
-    def _note(
+    async def _note(
         self,
         user: str,
         method: str,
@@ -175,7 +163,7 @@ class Auditor:
             brief=error.brief if isinstance(error, AtollError) else "",
             elapsed_s=round(clock.monotonic() - began, 6),
         )
-        self._log.note(entry)
+        await self._log.note(entry)
 
 
 class _Deed:
@@ -189,22 +177,22 @@ class _Deed:
         self._target = auditor.target(call)
         self._noted = False
 
-    def __enter__(self) -> _Deed:
+    async def __aenter__(self) -> _Deed:
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not self._noted:
-            self._note(error)
+            await self._note(error)
 
-    def done(self, result: Any) -> Any:
+    async def done(self, result: Any) -> Any:
         if isinstance(result, VM):
             self._target = (result.ip, result.name)
-        self._note(None)
+        await self._note(None)
         return result
 
-    def _note(self, error: BaseException | None) -> None:
+    async def _note(self, error: BaseException | None) -> None:
         self._noted = True
-        self._auditor._note(self._user, self._route.name, self._began, *self._target, error)
+        await self._auditor._note(self._user, self._route.name, self._began, *self._target, error)
 
 
 def is_noted(route: Route[Any, Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +16,7 @@ from atoll.system import clock
 
 _NOBODY = Identity(user="anonymous")
 
-Denied = Callable[[Route[Any, Any], Identity, AtollError], None]
+Denied = Callable[[Route[Any, Any], Identity, AtollError], Awaitable[None]]
 
 
 class CertificateGate:
@@ -35,7 +35,7 @@ class CertificateGate:
         self._operators = operators
         self._denied = denied
 
-    def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
+    async def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
         if route.access is Access.PUBLIC:
             return _NOBODY
         identity = self._peers.identity(certificate, self._now())
@@ -43,6 +43,6 @@ class CertificateGate:
             check_route(route.access, route.name, identity, self._operators())
         except AtollError as error:
             if self._denied is not None:
-                self._denied(route, identity, error)
+                await self._denied(route, identity, error)
             raise
         return identity

@@ -2,6 +2,8 @@
 
 Version 1 and version 2 look the same from outside; which one this host has is found out from its mounts.
 A group is a relative path such as "atoll/3fa2/10.1.0.5", below the root of every hierarchy we use.
+
+`kill_all` and `remove` wait for processes to go. In an event loop: `await aside.run(cgroups.remove, group)`.
 """
 
 from __future__ import annotations
@@ -264,9 +266,11 @@ def _subgroups(directory: Path) -> list[Path]:
 
 
 def _bottom_up(directory: Path) -> Iterator[Path]:
-    for child in _subgroups(directory):
-        yield from _bottom_up(child)
-    yield directory
+    """Children before parents, however deep: guests may be allowed to make groups of their own."""
+    found = [directory]
+    for each in found:
+        found.extend(_subgroups(each))
+    return reversed(found)
 
 
 def _remove_directory(directory: Path) -> bool:

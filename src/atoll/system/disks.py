@@ -1,4 +1,4 @@
-"""Disk images in files: made, filled, copied, resized. Runs qemu-img and e2fsprogs.
+"""Disk images in files: made, filled, copied, resized. Runs qemu-img and e2fsprogs, works on files in threads.
 
 What is on a disk was written by a guest. The tools that read it run as the user that owns the file, the VM's own,
 and get it as an open file: a disk that takes one of them over has won nothing but itself.
@@ -6,7 +6,6 @@ and get it as an open file: a disk that takes one of them over has won nothing b
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import os
@@ -24,7 +23,7 @@ from atoll.plan.disk_content import (
     least_blocks,
     qcow2_size_mib,
 )
-from atoll.system import files, processes
+from atoll.system import aside, files, processes
 from atoll.system.failures import failing
 
 TIMEOUT_S = 3600.0
@@ -38,18 +37,26 @@ async def in_the_making(path: Path, uid: int) -> AsyncIterator[Path]:
     part = path.with_name(f".{path.name}{_PART}")
     try:
         with failing(f"making {path}"):
-            part.unlink(missing_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            os.close(os.open(part, flags, 0o600))
-            give(part, uid)
+            await aside.run(make_anew, part, uid)
         yield part
         with failing(f"making {path}"):
-            await asyncio.to_thread(_sync, part)
-            part.replace(path)
-            files.sync_dir(path.parent)
+            await aside.run(_take_its_place, part, path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        await aside.run(part.unlink, missing_ok=True)
         raise
+
+
+def make_anew(path: Path, uid: int) -> None:
+    """An empty file of this user, whatever was there before."""
+    path.unlink(missing_ok=True)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    give(path, uid)
+
+
+def _take_its_place(part: Path, path: Path) -> None:
+    files.sync(part)
+    part.replace(path)
+    files.sync_dir(path.parent)
 
 
 def give(path: Path | int, uid: int) -> None:
@@ -64,10 +71,10 @@ def remove_parts(directory: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def set_size(path: Path, size_mib: int) -> None:
+async def set_size(path: Path, size_mib: int) -> None:
     """Of a raw disk. What is added is empty, and takes no space until it is written."""
     with failing(f"giving {path} {show_mib(size_mib)}"):
-        os.truncate(path, size_mib * _MIB)
+        await aside.run(os.truncate, path, size_mib * _MIB)
 
 
 async def make_qcow2(path: Path, size_mib: int) -> None:
@@ -83,7 +90,7 @@ async def make_ext4(path: Path) -> None:
 
 async def convert(source: Path, source_format: str, target: Path, target_format: str) -> None:
     """What is on one disk onto another one, which is there and at least as large."""
-    check_standing_alone(source, source_format)
+    await aside.run(check_standing_alone, source, source_format)
     argv = ["qemu-img", "convert", "-n", "-f", source_format, "-O", target_format]
     await _run(argv, [source, target])
 
@@ -95,7 +102,7 @@ async def copy(source: Path, target: Path) -> None:
 
 
 async def grow_qcow2(path: Path, size_mib: int) -> None:
-    check_standing_alone(path, "qcow2")
+    await aside.run(check_standing_alone, path, "qcow2")
     await _run(["qemu-img", "resize", "-q", "-f", "qcow2"], [path], [f"{size_mib}M"])
 
 
@@ -113,7 +120,7 @@ async def resize_ext(path: Path, size_mib: int | None = None) -> None:
 
 async def least_mib(path: Path) -> int:
     """The least size that the ext file system on a raw disk can be cut to."""
-    found = ext_at(path)
+    found = await aside.run(ext_at, path)
     if found is None:
         raise Conflict(
             f"{path.name}: there is no ext4 file system on it, so cutting it may cut its content",
@@ -193,11 +200,3 @@ def _start_of(path: Path, length: int) -> bytes:
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "")
         raise HostFailure(f"reading {path}: {error.strerror or name}") from error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,14 +11,13 @@ import os
 import select
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from atoll.errors import HostFailure, TimedOut
-from atoll.system import cgroups, host, namespaces, pids
+from atoll.system import cgroups, host, namespaces, pids, reaper
 from atoll.system.capture import Capture, Completed, Stdio
 from atoll.system.failures import failing
 from atoll.system.pids import Pid, alive, identify, on_gone, send_signal, wait_gone
@@ -153,7 +152,7 @@ def spawn_blocking(launch: Launch) -> int:
             pass_fds=launch.pass_fds,
         )
     # Should it end before we do, somebody has to collect it.
-    threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
+    reaper.take(process)
     return process.pid
 
 

@@ -8,8 +8,10 @@ that step is passed for the n-th time; `ATOLL_FAULT=<name>:<n>:ENOSPC` finds the
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
+from collections.abc import Iterator
 
 from msgspec import Struct
 
@@ -61,15 +63,17 @@ STEPS = frozenset(
 """All that there are."""
 
 
-class Fault(Struct):
-    """What is to go wrong, and how many times its step is still passed before."""
+class Fault(Struct, frozen=True):
+    """What is to go wrong, and at which passing of its step."""
 
     step: str
-    left: int
+    nth: int
     error: int = 0
 
 
-_armed: dict[str, Fault] = {}
+_armed: dict[str, tuple[Fault, Iterator[int]]] = {}
+"""The fault, and what counts how often its step was passed. Steps are passed in threads too: the count must not
+be lost between them, and `next` of a counter is one act."""
 
 
 def step(name: str) -> None:
@@ -83,7 +87,7 @@ def arm(text: str) -> None:
     _armed.clear()
     if text:
         fault = parse(text)
-        _armed[fault.step] = fault
+        _armed[fault.step] = fault, itertools.count(1)
 
 
 def parse(text: str) -> Fault:
@@ -101,13 +105,11 @@ def parse(text: str) -> Fault:
 
 def _strike(name: str) -> None:
     assert name in STEPS, name
-    fault = _armed.get(name)
-    if fault is None:
+    if name not in _armed:
         return
-    fault.left -= 1
-    if fault.left:
+    fault, passed = _armed[name]
+    if next(passed) != fault.nth:
         return
-    del _armed[name]
     if fault.error:
         raise OSError(fault.error, os.strerror(fault.error))
     os.kill(os.getpid(), signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from atoll.errors import HostFailure, Invalid
-from atoll.system import cgroups
+from atoll.system import aside, cgroups
 from atoll.system.cgroup_layout import find_layout
 from atoll.system.cgroups import Limits
 
@@ -120,6 +121,29 @@ def test_removal_takes_what_is_below_and_gone_is_fine() -> None:
     assert cgroups.members(TOP) == ()
     assert cgroups.children(TOP) == set()
     assert cgroups.usage(TOP) == cgroups.Usage(0.0, 0, 0)
+
+
+def test_groups_within_groups_are_removed_however_deep() -> None:
+    cgroups.ensure(GROUP, Limits())
+    directory = cgroups.join_paths(GROUP)[0].parent
+    for _ in range(1200):
+        directory /= "d"
+        directory.mkdir()
+    cgroups.remove(TOP, timeout_s=20)
+    assert cgroups.children(TOP) == set()
+
+
+async def test_a_removal_that_waits_for_a_process_lets_the_loop_go_on() -> None:
+    cgroups.ensure(GROUP, Limits())
+    with start_inside("exec sleep 60") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        removing = asyncio.create_task(aside.run(cgroups.remove, GROUP, 5.0))
+        await asyncio.sleep(0.05)
+        assert not removing.done()
+        process.kill()
+    await removing
+    assert cgroups.children(TOP) == set()
 
 
 def test_a_parent_that_others_use_stays() -> None:

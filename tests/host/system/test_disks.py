@@ -17,7 +17,7 @@ SECRET = b"what only root may read"
 
 async def made(path: Path, size_mib: int = 16, *, ext4: bool = True) -> Path:
     async with disks.in_the_making(path, UID) as part:
-        disks.set_size(part, size_mib)
+        await disks.set_size(part, size_mib)
         if ext4:
             await disks.make_ext4(part)
     return path
@@ -42,10 +42,10 @@ async def test_what_is_on_a_file_system_survives_growing_and_shrinking(closed: P
     path = await made(closed / "data.raw")
     (tmp_path / "letter").write_bytes(os.urandom(100_000))
     debugfs(path, f"write {tmp_path}/letter letter")
-    disks.set_size(path, 64)
+    await disks.set_size(path, 64)
     await disks.resize_ext(path)
     await disks.resize_ext(path, 12)
-    disks.set_size(path, 12)
+    await disks.set_size(path, 12)
     debugfs(path, f"dump letter {tmp_path}/again")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "letter").read_bytes()
     assert path.stat().st_size == 12 << 20
@@ -104,7 +104,7 @@ async def test_tools_could_not_read_what_only_root_may_even_if_they_were_told_to
 async def test_what_fails_half_way_leaves_nothing(closed: Path) -> None:
     with pytest.raises(RuntimeError):
         async with disks.in_the_making(closed / "data.raw", UID) as part:
-            disks.set_size(part, 4)
+            await disks.set_size(part, 4)
             raise RuntimeError
     assert list(closed.iterdir()) == []
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -226,6 +227,18 @@ async def test_a_spawned_program_runs_on_in_its_own_session(tmp_path: Path) -> N
     finally:
         processes.send_signal(process, signal.SIGKILL)
     assert await processes.wait_gone(process, 5)
+
+
+async def test_many_children_are_collected_by_one_thread() -> None:
+    threads = threading.active_count()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    spawned = [processes.spawn_blocking(Launch(("sleep", "60"))) for _ in range(20)]
+    assert threading.active_count() <= threads + 1
+    for pid in spawned:
+        os.kill(pid, signal.SIGKILL)
+    # A child that was not collected would still have its number, as a zombie.
+    await until(lambda: not any(processes.identify(pid) for pid in spawned))
+    await until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors + 1)  # the reaper's own
 
 
 def test_a_process_is_known_by_its_number_and_its_start(sleeper: subprocess.Popen[bytes]) -> None:

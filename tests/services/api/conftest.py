@@ -86,7 +86,7 @@ class Gate:
     def __init__(self, peers: PeerReader) -> None:
         self._peers = peers
 
-    def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
+    async def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
         if route.access is Access.PUBLIC:
             return Identity("anyone")
         identity = self._peers.identity(certificate, datetime.now(UTC))

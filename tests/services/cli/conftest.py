@@ -20,7 +20,17 @@ from aiohttp import web
 
 from atoll.api import hypervisor as api
 from atoll.api.changes import VM_ACKNOWLEDGE, VM_CHANGE, ChangeVm
-from atoll.api.route import ByteSocket, Call, Done, bind, bind_download, bind_socket, bind_stream
+from atoll.api.route import (
+    ByteSocket,
+    Call,
+    Done,
+    Part,
+    bind,
+    bind_download,
+    bind_part,
+    bind_socket,
+    bind_stream,
+)
 from atoll.api.server import application
 from atoll.cli.main import main
 from atoll.errors import Conflict, Denied, NotFound, TimedOut
@@ -43,6 +53,7 @@ class Node0:
     created: list[api.CreateVm] = field(default_factory=list)
     stopped: list[tuple[str, float]] = field(default_factory=list)
     logs: dict[str, bytes] = field(default_factory=dict)
+    log_gone: dict[str, int] = field(default_factory=dict)
     user_data: dict[str, bytes] = field(default_factory=dict)
     pools: list[Pool] = field(default_factory=list)
     protected: set[str] = field(default_factory=set)
@@ -117,9 +128,16 @@ class Node0:
         self.changed.append(call.body)
         return self.find(call.params["vm"])
 
-    async def log(self, call: Call[None, None]) -> AsyncIterator[bytes]:
-        for byte in range(0, len(self.logs[self.find(call.params["vm"]).name]), 3):
-            yield self.logs[call.params["vm"]][byte : byte + 3]
+    async def log(self, call: Call[None, api.LogFrom]) -> Part:
+        name = self.find(call.params["vm"]).name
+        gone, kept = self.log_gone.get(name, 0), self.logs[name]
+        offset = max(gone, min(call.query.offset or 0, gone + len(kept)))
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for byte in range(offset - gone, len(kept), 3):
+                yield kept[byte : byte + 3]
+
+        return Part(offset, chunks())
 
     async def give_user_data(self, call: Call[None, None]) -> AsyncIterator[bytes]:
         yield self.user_data[self.find(call.params["vm"]).name]
@@ -202,7 +220,7 @@ class Node0:
             bind_stream(api.VM_START, self.start), bind_stream(api.VM_REBOOT, self.start),
             bind(api.VM_STOP, self.stop), bind(api.VM_DESTROY, self.destroy),
             bind(VM_ACKNOWLEDGE, self.acknowledge), bind(VM_CHANGE, self.change_vm),
-            bind_download(api.VM_LOG, self.log), bind_download(api.VM_USER_DATA, self.give_user_data),
+            bind_part(api.VM_LOG, self.log), bind_download(api.VM_USER_DATA, self.give_user_data),
             bind_socket(api.VM_CONSOLE, self.console), bind_socket(api.VM_VNC, self.vnc),
             bind_stream(api.EVENTS, self.events),
             bind(api.NODE_SHOW, node), bind(api.NODE_ADD_SUBNET, self.add_subnet),
@@ -212,7 +230,7 @@ class Node0:
 
 
 class _AdmitAll:
-    def admit(self, route: object, certificate: bytes | None) -> Identity:
+    async def admit(self, route: object, certificate: bytes | None) -> Identity:
         assert certificate, "the command line shows its certificate"
         return Identity("admin")
 

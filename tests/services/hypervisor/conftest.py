@@ -56,6 +56,7 @@ from atoll.serving.health import Health
 from atoll.serving.supervisor import Supervisor
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
+from atoll.system.writer import Writer
 
 LAN = Subnet("lan", "10.9.0.0/24", "10.9.0.1")
 ADDRESSES = tuple(Address(f"10.9.0.{last}", mac_for(f"10.9.0.{last}")) for last in range(5, 9))
@@ -77,25 +78,26 @@ class Node:
         self.hot_pool = 0
         self.role_callers = RoleCallers()
         self.port = 0
+        self.writer = Writer()
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
         self.background = Supervisor()
         signals = self.signals = Signals()
-        self.records = Records(self.directory / "state")
+        self.records = Records(self.directory / "state", self.writer)
         self.records.prepare()
-        await self.records.empty_trash()
         self.driver = SimDriver(signals.exit, self.faults)
         owner, kinds = owner_of(self.directory / "state"), await Kinds.of({"sim": self.driver})
         self.ids = NodeIds(Register(self.directory / "ids", owner), kinds.id_spaces())
         self.holds = ImageHolds(self.images, owner)
         supplies = Supplies(kinds, self.images, self.holds, self.ids)
         loaded = await settle(self.ids, kinds, self.records, self.records.load())
+        await self.records.empty_trash()
         self.holds.prepare(images_of(loaded.values()), complete=not self.records.unreadable)
         places = {name: self.directory / "stores" / name for name in ("fast", "slow")}
         self.stores = Stores(places)
         self.stores.prepare(loaded, self.records.unreadable, self.records.carried)
-        self.audit = AuditLog(self.directory / "state" / "audit.jsonl")
+        self.audit = AuditLog(self.directory / "state" / "audit.jsonl", self.writer)
         self.network = SimNetwork(signals.reached)
         vms = Inventory("node1", self.records, loaded)
         holdings = Holdings("node1", self.records, self.network, vms)
@@ -354,6 +356,7 @@ async def bare_node(tmp_path: Path, pki: Any) -> AsyncIterator[Node]:
     await node.start()
     yield node
     await node.stop()
+    await node.writer.close()
 
 
 @pytest.fixture

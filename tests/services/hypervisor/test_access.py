@@ -117,7 +117,7 @@ async def test_a_vm_in_a_role_creates_vms_only_where_the_configuration_says_so(n
             await vm.create("web")
         assert "role_callers.may_create" in refusal.value.hint
         assert await vm.list() == ()
-    denied = node.audit.read(AuditQuery(user="ci@role"))
+    denied = await node.audit.read(AuditQuery(user="ci@role"))
     assert [(entry.method, entry.result) for entry in denied] == [("vm.create", "denied")]
     await node.stop()
     node.role_callers = RoleCallers(may_create=("ci",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +12,7 @@ from atoll.errors import AtollError, HostFailure
 from atoll.hypervisor.network.sim import SimNetwork
 from atoll.model.vm import VmState
 from atoll.plan.firewall import link_for
-from atoll.system import files
-from killing import killed_at_write
+from killing import killed_at_write, refused_writes
 
 
 @pytest.mark.parametrize("step", ["start", "started"])
@@ -46,20 +46,16 @@ async def test_a_create_whose_network_fails_leaves_no_machine(ann, node, monkeyp
 
 
 @pytest.mark.parametrize("nth", range(1, 6))
-async def test_a_create_on_a_full_disk_leaves_nothing(ann, node, monkeypatch, nth: int):
+async def test_a_create_on_a_full_disk_leaves_nothing(ann, node, nth: int):
     """Whichever of its writes is the one that fails."""
     count = 0
-    write = files.write_durably
 
-    def fill(*args: object, **more: object) -> None:
+    def is_the_one(path: Path) -> bool:
         nonlocal count
         count += 1
-        if count == nth:
-            raise HostFailure("no space left on device")
-        write(*args, **more)
+        return count == nth
 
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "write_durably", fill)
+    with refused_writes(is_the_one):
         try:
             await ann.create("web", user_data=b"x")
         except HostFailure:
@@ -212,20 +208,19 @@ async def test_an_exit_that_cannot_be_noted_on_a_full_disk_is_noted_later(
 ):
     monkeypatch.setattr("atoll.hypervisor.vms.exits.NOTE_AGAIN_S", 0.01)
     vm = await ann.create("web")
-    write, failures = files.write_durably, 0
+    failures = 0
 
-    def fill(path, *args: object, **more: object) -> None:
+    def is_full(path: Path) -> bool:
         nonlocal failures
-        if path.name == "vm.json" and failures < 3:
-            failures += 1
-            raise HostFailure("no space left on device")
-        write(path, *args, **more)
+        full = path.name == "vm.json" and failures < 3
+        failures += full
+        return full
 
     if away:
         await node.stop()
     await node.driver.guest_crashes(node.machine(vm))
-    monkeypatch.setattr(files, "write_durably", fill)
-    if away:
-        await node.start()
-    await until(lambda: node.service.vms.show("web").state is VmState.CRASHED)
+    with refused_writes(is_full):
+        if away:
+            await node.start()
+        await until(lambda: node.service.vms.show("web").state is VmState.CRASHED)
     assert failures == 3

@@ -8,6 +8,7 @@ from atoll.api import given
 from atoll.api import hypervisor as api
 from atoll.api.given import ChangeSubnet, RemoveAddress, SetOwners
 from atoll.api.hypervisor import AddAddress, InSubnet
+from atoll.api.observing import AuditQuery
 from atoll.errors import Conflict, Denied, Invalid, NotFound
 from atoll.model.lease import Reservation
 from atoll.model.network import Address, Subnet, mac_for
@@ -43,7 +44,9 @@ async def test_it_is_for_operators(ann, oper, node, method: str):
         await CALLS[method](ann)
     assert await ann.node() == before
     await CALLS[method](oper)
-    assert any(entry.method == method and entry.user == "oper" for entry in node.audit._all())
+    assert any(
+        entry.method == method and entry.user == "oper" for entry in await node.audit.read(AuditQuery())
+    )
 
 
 # --- addresses

@@ -168,6 +168,14 @@ async def test_the_log_of_a_guest_can_be_read(ann):
     assert text == b"web: simulated guest\r\n"
 
 
+@pytest.mark.parametrize(("asked", "begins"), [(None, 0), (0, 0), (5, 5), (22, 22), (1 << 40, 22)])
+async def test_the_log_of_a_guest_can_be_read_from_a_place_on(ann, asked: int | None, begins: int):
+    await ann.create("web")
+    async with ann.download_part(api.VM_LOG, {"vm": "web"}, query=api.LogFrom(asked)) as part:
+        text = b"".join([chunk async for chunk in part.chunks])
+    assert (part.offset, text) == (begins, b"web: simulated guest\r\n"[begins:])
+
+
 async def test_actions_on_one_vm_take_turns(ann, node):
     await ann.create("web")
     await asyncio.gather(*(ann.reboot("web") for _ in range(5)), ann.destroy("web"), return_exceptions=True)

@@ -80,7 +80,7 @@ async def test_the_next_agent_finds_it_out_and_does_not_write_what_is_known(
         raise AssertionError("written again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "write_durably", refuse)
+        patch.setattr(files, "write_together", refuse)
         await node.start()
     assert (await ann.show("web")).reason == WHY
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
+import threading
+from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -24,10 +26,11 @@ from atoll.api.volumes import (
     VolumeOrder,
 )
 from atoll.errors import Conflict, Denied, HostFailure, Invalid, NoCapacity, NotFound, Unreachable
+from atoll.hypervisor.volumes import stores
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.vm import MachineType, VmState
 from atoll.model.volume import FileSystem, VolumeFormat, VolumeSpec, VolumeType
-from atoll.system import disks
+from atoll.system import disks, files
 
 DATA = VolumeSpec(16, "data", fs=FileSystem.EXT4)
 
@@ -342,7 +345,7 @@ async def test_a_volume_grows_and_shrinks_with_the_file_system_on_it(ann, node, 
         raw = node.directory / "raw"
         raw.touch()
         disks.give(raw, node.machines.uid(vm))
-        disks.set_size(raw, 24)
+        await disks.set_size(raw, 24)
         await disks.convert(path, "qcow2", raw, "raw")
         path = raw
     found = disks.ext_at(path)
@@ -447,3 +450,46 @@ async def test_volumes_follow_a_vm_whose_agent_died_in_a_move(ann, oper, node):
     assert vm.ip == old.ip
     assert file(node, vm).exists()
     assert plugged(node, await ann.begin("web")) == ("data",)
+
+
+@pytest.mark.parametrize(("module", "slow"), [(stores, "_put"), (files, "sync"), (files, "remove_tree")])
+async def test_a_disk_that_takes_its_time_holds_up_nobody_else(
+    ann, node, until, monkeypatch, module, slow: str
+):
+    await ann.create("web")
+    begun, go_on = threading.Event(), threading.Event()
+    real = getattr(module, slow)
+
+    def wait(*args: object) -> None:
+        begun.set()
+        assert go_on.wait(20), "nobody got to say go on"
+        real(*args)
+
+    async def fill_and_delete() -> None:
+        await upload(ann, b"x" * 1000, attach=False)
+        await delete(ann)
+
+    monkeypatch.setattr(module, slow, wait)
+    work = asyncio.create_task(fill_and_delete())
+    await until(begun.is_set)
+    assert [vm.name for vm in await ann.list()] == ["web"]
+    go_on.set()
+    await work
+    assert list(node.directory.glob("stores/*/*")) == []
+
+
+async def test_what_cannot_be_removed_does_not_keep_a_node_from_starting(ann, node, monkeypatch):
+    vm = await ann.create("web", volumes=(DATA,))
+    stray = file(node, vm).with_name("stray")
+    stray.touch()
+
+    def refuse(path: Path, *_: object) -> None:
+        raise HostFailure(f"removing {path}: Operation not permitted")
+
+    await node.stop()
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "remove_tree", refuse)
+        await node.start()
+    assert [one.name for one in await ann.list()] == ["web"]
+    await node.restart()
+    assert not stray.exists()

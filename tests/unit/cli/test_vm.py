@@ -6,14 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from atoll.api.hypervisor import Progress as Stage
 from atoll.api.route import Done
 from atoll.cli.output import Style, render_list, render_one
 from atoll.cli.progress import Progress
-from atoll.cli.vm import each, follow, unseen
+from atoll.cli.vm import each, follow
 from atoll.cli.vm_request import check_ref
 from atoll.cli.vm_view import vm_view
 from atoll.errors import Denied, Invalid, NotFound, Unreachable
@@ -93,11 +91,6 @@ def test_a_reader_that_has_gone_ends_the_work():
 
     with pytest.raises(BrokenPipeError):
         each(argparse.Namespace(), ["a"], act)
-
-
-@given(st.lists(st.binary(max_size=5)), st.integers(0, 30))
-def test_what_was_seen_is_not_repeated(chunks, seen):
-    assert b"".join(unseen(chunks, seen)) == b"".join(chunks)[seen:]
 
 
 @pytest.mark.parametrize("ref", ["web", "10.0.0.1", "a-b"])

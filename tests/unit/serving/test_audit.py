@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from atoll.api.observing import AuditQuery
 from atoll.errors import Conflict
 from atoll.model.audit import AuditEntry
 from atoll.serving.audit import AuditLog, is_noted, matches, result_of
+from atoll.system.writer import Writer
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -26,46 +28,63 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "audit.jsonl"
 
 
-def test_what_is_noted_is_read_back_in_its_order(path: Path):
-    log = AuditLog(path)
+@pytest.fixture
+async def writer() -> AsyncIterator[Writer]:
+    writer = Writer()
+    yield writer
+    await writer.close()
+
+
+@pytest.fixture
+def log(path: Path, writer: Writer) -> AuditLog:
+    return AuditLog(path, writer)
+
+
+async def test_what_is_noted_is_read_back_in_its_order(log: AuditLog):
     for number in range(3):
-        log.note(entry(number))
-    assert AuditLog(path).read(AuditQuery()) == tuple(entry(number) for number in range(3))
-    assert AuditLog(path).read(AuditQuery(limit=1)) == (entry(2),)
+        await log.note(entry(number))
+    assert await log.read(AuditQuery()) == tuple(entry(number) for number in range(3))
+    assert await log.read(AuditQuery(limit=1)) == (entry(2),)
 
 
-def test_only_root_reads_it(path: Path):
-    AuditLog(path).note(entry())
+async def test_what_is_noted_at_once_is_all_there(log: AuditLog):
+    await asyncio.gather(*(log.note(entry(number)) for number in range(100)))
+    assert await log.read(AuditQuery()) == tuple(entry(number) for number in range(100))
+
+
+async def test_only_root_reads_it(log: AuditLog, path: Path):
+    await log.note(entry())
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_nothing_there_is_nothing_to_read(path: Path):
-    assert AuditLog(path).read(AuditQuery()) == ()
+async def test_nothing_there_is_nothing_to_read(log: AuditLog):
+    assert await log.read(AuditQuery()) == ()
 
 
-def test_a_line_that_was_cut_short_by_a_crash_hides_no_other(path: Path):
-    log = AuditLog(path)
-    log.note(entry(1))
+async def test_a_line_that_was_cut_short_by_a_crash_hides_no_other(log: AuditLog, path: Path):
+    await log.note(entry(1))
     with path.open("ab") as file:
         file.write(b'{"at":"2024-01-0\n')
-    log.note(entry(2))
-    assert log.read(AuditQuery()) == (entry(1), entry(2))
+    await log.note(entry(2))
+    assert await log.read(AuditQuery()) == (entry(1), entry(2))
 
 
-def test_a_log_that_is_full_is_turned_over_and_the_oldest_goes(path: Path):
-    log = AuditLog(path, limit_bytes=200)
+async def test_a_log_that_is_full_is_turned_over_and_the_oldest_goes(path: Path, writer: Writer):
+    log = AuditLog(path, writer, limit_bytes=200)
     for number in range(60):
-        log.note(entry(number))
+        await log.note(entry(number))
     files = sorted(file.name for file in path.parent.iterdir())
     assert files == [path.name, *(f"{path.name}.{number}" for number in range(1, 5))]
-    found = [int(one.target.rsplit(".", 1)[1]) for one in log.read(AuditQuery())]
+    found = [int(one.target.rsplit(".", 1)[1]) for one in await log.read(AuditQuery())]
     assert found == list(range(found[0], 60))
     assert 0 < found[0] < 55
 
 
-def test_a_log_that_cannot_be_written_to_does_not_stop_the_node(path: Path, caplog: pytest.LogCaptureFixture):
+async def test_a_log_that_cannot_be_written_to_does_not_stop_the_node(
+    log: AuditLog, path: Path, caplog: pytest.LogCaptureFixture
+):
     path.mkdir()
-    AuditLog(path).note(entry())
+    await log.note(entry())
     assert "not noted" in caplog.text
 
 

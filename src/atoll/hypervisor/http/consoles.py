@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 from atoll.api import hypervisor as routes
-from atoll.api.hypervisor import Attach
-from atoll.api.route import Bound, ByteSocket, Call, bind_download, bind_socket
+from atoll.api.hypervisor import Attach, LogFrom
+from atoll.api.route import Bound, ByteSocket, Call, Part, bind_part, bind_socket
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.consoles.consoles import Consoles
 from atoll.hypervisor.consoles.keyboard import Seat, check_taker
@@ -24,13 +24,13 @@ class ConsoleHandlers:
 
     def bound(self) -> tuple[Bound, ...]:
         return (
-            bind_download(routes.VM_LOG, self.log),
+            bind_part(routes.VM_LOG, self.log),
             bind_socket(routes.VM_CONSOLE, self.console),
             bind_socket(routes.VM_VNC, self.vnc),
         )
 
-    def log(self, call: Call[None, None]) -> AsyncIterator[bytes]:
-        return self._logs.read(owned(self._service, "vm.log", call).ip)
+    async def log(self, call: Call[None, LogFrom]) -> Part:
+        return await self._logs.read(owned(self._service, "vm.log", call).ip, call.query.offset)
 
     async def console(self, call: Call[None, Attach]) -> Callable[[ByteSocket], Awaitable[None]]:
         vm, how = owned(self._service, "vm.console", call), call.query

@@ -48,6 +48,6 @@ class ObservingHandlers:
         yield metrics(self._service.node(), self._meter.read(), self._health.families())
 
     async def audit(self, call: Call[None, AuditQuery]) -> AsyncIterator[AuditEntry | Done[None]]:
-        for entry in self._audit.read(call.query):
+        for entry in await self._audit.read(call.query):
             yield entry
         yield Done(None)

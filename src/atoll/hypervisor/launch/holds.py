@@ -55,7 +55,10 @@ class ImageHolds:
             except (AtollError, OSError) as error:
                 log.error("%s", error)
         if complete:
-            self._images.tidy(self._owner, used)
+            try:
+                self._images.tidy(self._owner, used)
+            except (AtollError, OSError) as error:
+                log.error("letting go of images: %s", error)
 
     def has(self, image: Image) -> bool:
         return (image.name, image.digest) in self._held

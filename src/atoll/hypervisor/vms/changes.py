@@ -10,7 +10,6 @@ Effects: through inventory, records and machines.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from datetime import datetime
 from typing import Any
@@ -40,7 +39,7 @@ from atoll.model.vm import (
 from atoll.model.volume import Volume, check_interfaces
 from atoll.plan import capacity
 from atoll.plan.addresses import check_gives_key, choose, free_addresses, nic_of
-from atoll.system import clock, steps
+from atoll.system import aside, clock, steps
 
 _AS_GIVEN = (
     "name",
@@ -117,7 +116,7 @@ class Changes:
             return await self._take(vm, structs.replace(vm, owner_users=owners))
 
     async def _carry(self, source: str, target: str) -> None:
-        await asyncio.to_thread(self._bench.stores.carry, source, target)
+        await aside.run(self._bench.stores.carry, source, target)
 
     async def _take(self, vm: VM, new: VM) -> VM:
         differences = differing(vm, new)

@@ -5,7 +5,6 @@ Effects: through records, stores, machines and the hot pool. The checks are in c
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator
@@ -27,7 +26,7 @@ from atoll.model.image import Image
 from atoll.model.vm import VM, VmState
 from atoll.plan.addresses import Place
 from atoll.plan.recovery import Want
-from atoll.system import clock, steps
+from atoll.system import aside, clock, steps
 from atoll.system.undo import Undo
 
 
@@ -105,7 +104,7 @@ class Creator:
         except AtollError as error:
             await self._vms.update(vm, state=VmState.DESTROYING, want=Want.GONE, reason=error.brief)
             raise
-        await asyncio.to_thread(self._bench.stores.discard, vm.ip)
+        await aside.run(self._bench.stores.discard, vm.ip)
         await self._vms.forget(vm)
 
     async def _made_or_image(self, request: CreateVm) -> VM | Image:

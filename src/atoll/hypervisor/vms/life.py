@@ -19,7 +19,7 @@ from atoll.hypervisor.vms.workbench import Workbench
 from atoll.model.lifecycle import Action, begin, check_not_protected
 from atoll.model.vm import VM, VmState
 from atoll.plan.recovery import Want
-from atoll.system import clock, steps
+from atoll.system import aside, clock, steps
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Life:
         steps.step("destroy.noted")
         await self._machines.remove(vm)
         steps.step("destroy.halted")
-        await asyncio.to_thread(self._bench.stores.discard, vm.ip)
+        await aside.run(self._bench.stores.discard, vm.ip)
         steps.step("destroy.discarded")
         await self._vms.forget(vm)
         steps.step("destroy.forgotten")

@@ -8,14 +8,13 @@
     <state>/vms/<ip>/<kind>/            what the driver of this kind keeps: sockets, logs, disks
     <state>/trash/                      directories on their way out; emptied at start-up
 
-Effects: durable files, written by a thread, so that nobody waits for a disk but those who asked. A record is there
+Effects: durable files, written beside the loop, so that nobody waits for a disk but those who asked. A record is there
 before anything of its VM is, and goes after all of it has. Which user data counts is what the record
 says: one write of it changes both. A record that cannot be read makes a damaged VM.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import uuid
@@ -35,8 +34,9 @@ from atoll.plan.addresses import Given, nic_of
 from atoll.plan.ids import Ids
 from atoll.plan.recovery import Want
 from atoll.serving.formats import Format, Unknown
-from atoll.system import files, steps
+from atoll.system import aside, files, steps
 from atoll.system.failures import failing
+from atoll.system.writer import Writer
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +80,9 @@ GIVEN = Format(Given, number=RECORD_FORMAT, needs=1)
 class Records:
     """Reads and writes the state directory. One process at a time: `app` holds its lock."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, writer: Writer) -> None:
         self._state = state
+        self._writer = writer
         self._vms = state / "vms"
         self._trash = state / "trash"
         self._user_data: dict[str, str] = {}
@@ -109,7 +110,7 @@ class Records:
         """Remove what an earlier agent did not get to remove. What cannot be removed is left, and logged."""
         for left in list(self._trash.iterdir()):
             try:
-                await asyncio.to_thread(files.remove_tree, left)
+                await aside.remove_tree(left)
             except AtollError as error:
                 log.error("%s", error)
 
@@ -136,32 +137,39 @@ class Records:
         return Given()
 
     async def write_given(self, given: Given) -> None:
-        await asyncio.to_thread(self._write_given, given)
-
-    def _write_given(self, given: Given) -> None:
         # The copy first: whichever of them is read later, it is not older than what was acknowledged.
         for path in reversed(self._given_paths()):
-            files.write_durably(path, GIVEN.encode(given, self._unknown_given))
+            await self._writer.write(path, GIVEN.encode(given, self._unknown_given))
 
     def _given_paths(self) -> tuple[Path, Path]:
         return self._state / "node.json", self._state / "node.json.copy"
 
     async def write(self, record: Record) -> None:
-        await asyncio.to_thread(self._write, record)
-
-    def _write(self, record: Record) -> None:
-        directory = self.directory(record.vm.ip)
-        files.make_dirs(directory, 0o711)
-        for nic in record.vm.nics:
-            mark = directory / f"{_NIC}{nic.ip}-{nic.subnet}"
-            if not mark.exists():
-                files.write_durably(mark, b"")
-        if record.ids is not None:
-            _mark(directory / f"{_IDS}{record.ids.first}-{record.ids.count}")
-        unknown = self._unknown.get(record.vm.instance_id, {})
-        files.write_durably(directory / "vm.json", RECORD.encode(record, unknown))
+        if not all(path.exists() for path in self._beside(record)):
+            await aside.run(self._make_beside, record)
+        await self._writer.write(self._path(record), self._encode(record))
         if self._user_data.get(record.vm.ip) != record.vm.user_data_sha256:
-            self._settle_user_data(record.vm)
+            await aside.run(self._settle_user_data, record.vm)
+
+    def _beside(self, record: Record) -> list[Path]:
+        """What tells of a VM when its record is lost, and the directory that all of it is in."""
+        directory = self.directory(record.vm.ip)
+        marks = [directory / f"{_NIC}{nic.ip}-{nic.subnet}" for nic in record.vm.nics]
+        if record.ids is not None:
+            marks.append(directory / f"{_IDS}{record.ids.first}-{record.ids.count}")
+        return [directory, *marks]
+
+    def _make_beside(self, record: Record) -> None:
+        directory, *marks = self._beside(record)
+        files.make_dirs(directory, 0o711)
+        for mark in marks:
+            _mark(mark)
+
+    def _path(self, record: Record) -> Path:
+        return self.directory(record.vm.ip) / "vm.json"
+
+    def _encode(self, record: Record) -> bytes:
+        return RECORD.encode(record, self._unknown.get(record.vm.instance_id, {}))
 
     def load(self) -> dict[str, Record]:
         """All records that can be read. A directory without one is left of a killed create: it goes."""
@@ -170,7 +178,7 @@ class Records:
         for directory in sorted(self._vms.iterdir()):
             path = directory / "vm.json"
             if not path.exists():
-                self._discard(directory.name)
+                self._bury(directory.name)
                 continue
             for place in (directory, *(path for path in directory.iterdir() if path.is_dir())):
                 files.remove_leftovers(place)
@@ -197,18 +205,23 @@ class Records:
 
     async def discard(self, ip: str) -> None:
         """Remove the directory of a VM: out of sight in one step, then for good."""
-        await asyncio.to_thread(self._discard, ip)
+        grave = await aside.run(self._bury, ip)
+        if grave is not None:
+            await aside.remove_tree(grave)
+            steps.step("discard.removed")
 
-    def _discard(self, ip: str) -> None:
+    def _bury(self, ip: str) -> Path | None:
+        """Put the directory of a VM where nobody looks for one. None when there is none."""
         directory = self.directory(ip)
         self._unreadable.pop(ip, None)
-        if directory.exists():
-            grave = self._trash / f"{ip}.{uuid.uuid4().hex}"
+        if not directory.exists():
+            return None
+        grave = self._trash / f"{ip}.{uuid.uuid4().hex}"
+        with failing(f"removing {directory}"):
             directory.rename(grave)
             files.sync_dir(self._vms)
-            steps.step("discard.renamed")
-            files.remove_tree(grave)
-            steps.step("discard.removed")
+        steps.step("discard.renamed")
+        return grave
 
     def _damaged(self, directory: Path, error: Exception) -> Record | None:
         """What stands for a VM of which nothing can be read; None when its directory is not that of any."""
@@ -223,13 +236,14 @@ class Records:
 
     async def move(self, record: Record) -> None:
         """The directory of a VM goes to the address that the record says it moves to. The write of it follows."""
-        await asyncio.to_thread(self._move, record)
-
-    def _move(self, record: Record) -> None:
         assert record.moving is not None
-        self._discard(record.moving.ip)
-        self.directory(record.vm.ip).rename(self.directory(record.moving.ip))
-        files.sync_dir(self._vms)
+        await self.discard(record.moving.ip)
+        await aside.run(self._rename, record.vm.ip, record.moving.ip)
+
+    def _rename(self, source: str, target: str) -> None:
+        with failing(f"moving {self.directory(source)}"):
+            self.directory(source).rename(self.directory(target))
+            files.sync_dir(self._vms)
 
     def _settle(self, directory: Path, record: Record) -> Record:
         """A move that was under way is over where the directory is."""
@@ -238,16 +252,14 @@ class Records:
         arrived = directory.name == record.moving.ip
         settled = moved(record) if arrived else structs.replace(record, moving=None)
         self.carried[settled.vm.ip] = record.vm.ip if arrived else record.moving.ip
-        self._write(settled)
+        self._make_beside(settled)
+        files.write_durably(self._path(settled), self._encode(settled))
         return settled
 
     async def write_user_data(self, ip: str, data: bytes) -> None:
         """Keep it. It counts once the record names its hash."""
-        await asyncio.to_thread(self._write_user_data, ip, data)
-
-    def _write_user_data(self, ip: str, data: bytes) -> None:
-        files.make_dirs(self.directory(ip), 0o711)
-        files.write_durably(self._user_data_path(ip, hashlib.sha256(data).hexdigest()), data)
+        await aside.run(files.make_dirs, self.directory(ip), 0o711)
+        await self._writer.write(self._user_data_path(ip, hashlib.sha256(data).hexdigest()), data)
 
     def user_data(self, ip: str) -> bytes:
         """What counts now."""

@@ -2,17 +2,19 @@
 
 `uid` is that user: the tools that read a volume run as whoever owns it.
 
-Effects: files. One that is there under its name is whole: it is made beside it and takes its place in one step. What
-no record names is removed when the agent starts.
+Effects: files, in threads. One that is there under its name is whole: it is made beside it and takes its place in one
+step. What no record names is removed when the agent starts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 from atoll.errors import Conflict, HostFailure, Invalid, NotFound
 from atoll.hypervisor.vms.records import Record
@@ -20,8 +22,10 @@ from atoll.model.size import show_mib
 from atoll.model.vm import VM
 from atoll.model.volume import FileSystem, Volume, VolumeFormat
 from atoll.plan.volumes import Space
-from atoll.system import disks, files
+from atoll.system import aside, disks, files
 from atoll.system.failures import failing
+
+log = logging.getLogger(__name__)
 
 # A qcow2 file is a little larger than the disk in it.
 _QCOW2_MARGIN_MIB = 64
@@ -56,7 +60,7 @@ class Stores:
                 if directory.name in vms:
                     self._tidy(directory, vms[directory.name])
                 else:
-                    files.remove_tree(directory)
+                    _clear(directory)
         self.spaces = tuple(self._spaces())
 
     def _tidy(self, directory: Path, record: Record) -> None:
@@ -65,7 +69,7 @@ class Stores:
         named = {self.path(vm.ip, volume) for volume in vm.volumes if volume.store and volume.made}
         for path in directory.iterdir():
             if path not in named:
-                files.remove_tree(path)
+                _clear(path)
             elif record.ids is not None and path.stat().st_uid != record.ids.first:
                 disks.give(path, record.ids.first)
 
@@ -90,19 +94,19 @@ class Stores:
 
     async def make(self, ip: str, volume: Volume, uid: int) -> None:
         """An empty volume, or one with an empty file system. There already is success."""
-        path = self._room_for(ip, volume)
+        path = await aside.run(self._room_for, ip, volume)
         if path.exists():
             return
         async with disks.in_the_making(path, uid) as part:
             if volume.fs is FileSystem.NONE:
                 await _make_empty(part, volume.format, volume.size_mib)
             elif volume.format is VolumeFormat.RAW:
-                disks.set_size(part, volume.size_mib)
+                await disks.set_size(part, volume.size_mib)
                 await disks.make_ext4(part)
             else:
                 await disks.make_qcow2(part, volume.size_mib)
                 async with self._scratch(path, uid) as raw:
-                    disks.set_size(raw, volume.size_mib)
+                    await disks.set_size(raw, volume.size_mib)
                     await disks.make_ext4(raw)
                     await disks.convert(raw, "raw", part, "qcow2")
 
@@ -110,7 +114,7 @@ class Stores:
         self, ip: str, volume: Volume, chunks: AsyncIterator[bytes], sha256: str, uid: int
     ) -> FileSystem:
         """A volume with this content; Invalid if it is another. The file system that is on it, where that is known."""
-        path = self._room_for(ip, volume)
+        path = await aside.run(self._room_for, ip, volume)
         most = volume.size_mib << 20
         if volume.format is VolumeFormat.QCOW2:
             most += _QCOW2_MARGIN_MIB << 20
@@ -119,19 +123,19 @@ class Stores:
             if volume.format is VolumeFormat.QCOW2:
                 await disks.grow_qcow2(part, volume.size_mib)
                 return FileSystem.NONE
-            disks.set_size(part, volume.size_mib)
-            return FileSystem.EXT4 if disks.ext_at(part) is not None else FileSystem.NONE
+            await disks.set_size(part, volume.size_mib)
+            return FileSystem.NONE if await aside.run(disks.ext_at, part) is None else FileSystem.EXT4
 
     async def grow(self, ip: str, volume: Volume, size_mib: int, uid: int) -> None:
         """The disk, and the ext4 file system on it. So large already is success."""
         path = self._there(ip, volume)
         if volume.format is VolumeFormat.RAW:
-            disks.set_size(path, size_mib)
+            await disks.set_size(path, size_mib)
             if volume.fs is FileSystem.EXT4:
                 await disks.resize_ext(path)
         elif volume.fs is FileSystem.EXT4:
             async with self._scratch(path, uid) as raw:
-                disks.set_size(raw, size_mib)
+                await disks.set_size(raw, size_mib)
                 await disks.convert(path, "qcow2", raw, "raw")
                 await disks.resize_ext(raw)
                 await self._replace(ip, volume, raw, size_mib, uid)
@@ -145,7 +149,7 @@ class Stores:
             if volume.format is VolumeFormat.RAW:
                 await disks.copy(path, raw)
             else:
-                disks.set_size(raw, volume.size_mib)
+                await disks.set_size(raw, volume.size_mib)
                 await disks.convert(path, "qcow2", raw, "raw")
             least = await disks.least_mib(raw)
             if size_mib < least:
@@ -155,7 +159,7 @@ class Stores:
                     details={"least_mib": least},
                 )
             await disks.resize_ext(raw, size_mib)
-            disks.set_size(raw, size_mib)
+            await disks.set_size(raw, size_mib)
             await self._replace(ip, volume, raw, size_mib, uid)
 
     async def _replace(self, ip: str, volume: Volume, raw: Path, size_mib: int, uid: int) -> None:
@@ -169,20 +173,26 @@ class Stores:
     async def copy_to(self, ip: str, volume: Volume, moved: Volume, uid: int) -> None:
         """The file of a volume in another store too."""
         source = self._there(ip, volume)
-        async with disks.in_the_making(self._room_for(ip, moved), uid) as part:
+        path = await aside.run(self._room_for, ip, moved)
+        async with disks.in_the_making(path, uid) as part:
             await disks.copy(source, part)
 
-    def remove(self, ip: str, volume: Volume) -> None:
+    async def remove(self, ip: str, volume: Volume) -> None:
         """Gone is fine."""
         if volume.store in self._places:
-            files.remove_tree(self.path(ip, volume))
+            await aside.remove_tree(self.path(ip, volume))
             with contextlib.suppress(OSError):
-                (self._places[volume.store] / ip).rmdir()
+                await aside.run((self._places[volume.store] / ip).rmdir)
 
     def discard(self, ip: str) -> None:
         """All that a VM has here. Gone is fine."""
         for place in self._places.values():
             files.remove_tree(place / ip)
+
+    async def discard_aside(self, ip: str) -> None:
+        """As `discard`, beside the event loop."""
+        for place in self._places.values():
+            await aside.remove_tree(place / ip)
 
     def carry(self, ip: str, to: str) -> None:
         """What was one address's is another's from now on. Nothing there is fine."""
@@ -219,35 +229,44 @@ class Stores:
         """A file beside it for the time of the block."""
         scratch = path.with_name(f".{path.name}.scratch.part")
         with failing(f"making {scratch}"):
-            scratch.unlink(missing_ok=True)
-            scratch.touch(0o600)
-            disks.give(scratch, uid)
+            await aside.run(disks.make_anew, scratch, uid)
         try:
             yield scratch
         finally:
-            scratch.unlink(missing_ok=True)
+            await aside.run(scratch.unlink, missing_ok=True)
 
 
 async def _make_empty(part: Path, disk_format: VolumeFormat, size_mib: int) -> None:
     if disk_format is VolumeFormat.RAW:
-        disks.set_size(part, size_mib)
+        await disks.set_size(part, size_mib)
     else:
         await disks.make_qcow2(part, size_mib)
 
 
+def _put(file: IO[bytes], place: int, chunk: bytes, digest: hashlib._Hash) -> None:
+    digest.update(chunk)
+    if chunk.count(0) < len(chunk):  # else it stays a hole
+        os.lseek(file.fileno(), place, os.SEEK_SET)
+        files.write_whole(file.fileno(), chunk)
+
+
+def _clear(path: Path) -> None:
+    """Remove what is nobody's. What cannot be removed is no reason not to start."""
+    try:
+        files.remove_tree(path)
+    except HostFailure as failure:
+        log.error("tidying stores: %s", failure)
+
+
 async def _receive(part: Path, chunks: AsyncIterator[bytes], sha256: str, most: int) -> None:
     digest, got = hashlib.sha256(), 0
-    with failing(f"writing {part}"), part.open("r+b") as file:
+    with failing(f"writing {part}"), part.open("r+b", buffering=0) as file:
         async for chunk in chunks:
-            got += len(chunk)
-            if got > most:
+            if got + len(chunk) > most:
                 raise Invalid("content", f"more than {most} bytes", "is larger than the volume")
-            digest.update(chunk)
-            if chunk.count(0) == len(chunk):
-                file.seek(len(chunk), os.SEEK_CUR)  # stays a hole
-            else:
-                file.write(chunk)
-        file.truncate(got)
+            await aside.run(_put, file, got, chunk, digest)
+            got += len(chunk)
+        await aside.run(file.truncate, got)
     if digest.hexdigest() != sha256:
         raise Invalid(
             "content",

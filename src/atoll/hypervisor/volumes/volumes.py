@@ -9,7 +9,6 @@ Effects: through inventory, machines and stores. Where volumes go is decided in 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Collection
 
 from msgspec import UNSET, structs
@@ -35,7 +34,7 @@ from atoll.model.volume import (
 from atoll.plan import capacity
 from atoll.plan.disk_content import QCOW2_HEADER, in_mib, qcow2_size_mib
 from atoll.plan.volumes import check_resize, choose_store, place, reordered
-from atoll.system import clock, steps
+from atoll.system import aside, clock, steps
 
 Lines = AsyncIterator[VolumeStep | Done[VM]]
 
@@ -62,7 +61,7 @@ class Volumes:
                 if volume.store:
                     await self._stores.make(vm.ip, volume, self._machines.uid(vm))
             except BaseException:
-                await self._unclaim(vm, volume)
+                await aside.whole(self._unclaim(vm, volume))
                 raise
             steps.step("volume.made")
             yield VolumeStep("made", clock.monotonic() - began)
@@ -88,7 +87,7 @@ class Volumes:
                 return await self._attach(vm, name) if request.attach else vm
         except BaseException:
             if self._vms.holds(vm):
-                await self._unclaim(vm, volume)
+                await aside.whole(self._unclaim(vm, volume))
             raise
 
     async def change(self, reference: str, name: str, change: ChangeVolume) -> Lines:
@@ -127,7 +126,7 @@ class Volumes:
             # Out of the record first: a file that no record names goes at the next start, one that is named must be.
             vm = await self._set(vm, tuple(other for other in vm.volumes if other.name != name))
             steps.step("volume.forgotten")
-            await asyncio.to_thread(self._stores.remove, vm.ip, volume)
+            await aside.whole(self._stores.remove(vm.ip, volume))
             steps.step("volume.removed")
             return vm
 
@@ -148,7 +147,10 @@ class Volumes:
         current = self._vms.current(vm)
         if volume.name in {other.name for other in current.volumes if other.made}:
             return
-        await asyncio.to_thread(self._stores.remove, vm.ip, volume)
+        await self._stores.remove(vm.ip, volume)
+        if not self._vms.holds(vm):
+            return
+        current = self._vms.current(vm)
         await self._set(current, tuple(other for other in current.volumes if other.name != volume.name))
 
     async def _finish(self, vm: VM, volume: Volume) -> VM:
@@ -222,7 +224,7 @@ class Volumes:
         moved = structs.replace(volume, store=store)
         await self._stores.copy_to(vm.ip, volume, moved, self._machines.uid(vm))
         vm = await self._set(vm, _with(vm.volumes, moved))
-        await asyncio.to_thread(self._stores.remove, vm.ip, volume)
+        await aside.whole(self._stores.remove(vm.ip, volume))
         return vm
 
     def _check_free(self, vm: VM, volume: Volume, doing: str) -> None:

@@ -13,6 +13,7 @@ from atoll.model.event import EventKind
 from atoll.model.network import mac_for
 from atoll.model.vm import VM, VmNic, VmState
 from atoll.plan.recovery import Want
+from atoll.system.writer import Writer
 from samples import a_vm
 
 IP = "10.1.0.5"
@@ -50,7 +51,7 @@ class SlowWrites:
 
 @pytest.fixture
 def records(tmp_path: Path) -> Records:
-    found = Records(tmp_path)
+    found = Records(tmp_path, Writer())
     found.prepare()
     return found
 

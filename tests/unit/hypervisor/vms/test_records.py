@@ -16,6 +16,7 @@ from atoll.model.vm import VmNic, VmState
 from atoll.model.volume import Volume, VolumeFormat
 from atoll.plan.addresses import Given
 from atoll.plan.recovery import Want
+from atoll.system.writer import Writer
 from samples import a_vm
 
 IP = "10.1.0.5"
@@ -35,14 +36,14 @@ def record(ip: str = IP) -> Record:
 
 @pytest.fixture
 def records(tmp_path: Path) -> Records:
-    found = Records(tmp_path)
+    found = Records(tmp_path, Writer())
     found.prepare()
     return found
 
 
 async def test_a_record_reads_back_as_it_was_written(records: Records, tmp_path: Path):
     await records.write(record())
-    again = Records(tmp_path)
+    again = Records(tmp_path, Writer())
     again.prepare()
     assert again.load() == {IP: record()}
 
@@ -139,7 +140,7 @@ async def test_what_a_killed_agent_left_half_written_or_half_removed_goes_at_sta
     (tmp_path / "trash" / "10.1.0.9.x" / "vm.json").write_bytes(b"{}")
     half = records.directory(IP) / ".vm.json.0123.tmp"
     half.write_bytes(b"{")
-    again = Records(tmp_path)
+    again = Records(tmp_path, Writer())
     again.prepare()
     assert again.load() == {IP: record()}
     assert not half.exists()
@@ -184,7 +185,7 @@ async def test_user_data_that_a_killed_agent_did_not_get_to_use_goes(records: Re
     await records.write_user_data(IP, b"one")
     await records.write(with_user_data(b"one"))
     await records.write_user_data(IP, b"two")
-    again = Records(tmp_path)
+    again = Records(tmp_path, Writer())
     again.load()
     assert again.user_data(IP) == b"one"
     assert kept(again) == {b"one"}
@@ -196,16 +197,16 @@ MOVING = structs.replace(record(), moving=TO)
 
 async def test_a_move_that_was_killed_before_the_directory_moved_never_was(records: Records, tmp_path: Path):
     await records.write(MOVING)
-    again = Records(tmp_path)
+    again = Records(tmp_path, Writer())
     assert again.load() == {IP: record()}
     assert again.carried == {IP: TO.ip}
-    assert Records(tmp_path).load() == {IP: record()}
+    assert Records(tmp_path, Writer()).load() == {IP: record()}
 
 
 async def test_a_move_that_was_killed_after_the_directory_moved_is_finished(records: Records, tmp_path: Path):
     await records.write(MOVING)
     await records.move(MOVING)
-    again = Records(tmp_path)
+    again = Records(tmp_path, Writer())
     (found,) = again.load().values()
     assert (found.vm, found.moving) == (TO, None)
     assert again.carried == {TO.ip: IP}
