@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from atoll.model.hardware import Watchdog, WatchdogAction
+from atoll.model.hardware import BootFrom, Watchdog, WatchdogAction
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
 from atoll.model.volume import DiskInterface
@@ -77,6 +77,8 @@ class Machine(Struct, frozen=True):
     """With a screen, keyboard and pointer: only for kinds that have a display."""
     watchdog: Watchdog = Watchdog.NONE
     watchdog_action: WatchdogAction = WatchdogAction.RESET
+    boot_from: BootFrom = BootFrom.IMAGE
+    """Kernel and initrd count for an image only."""
     extra_nics: tuple[Nic, ...] = ()
     """Those beside the first, in the order in which the guest finds them."""
 
@@ -173,7 +175,8 @@ class HasDisplay(Protocol):
 
 @runtime_checkable
 class HasHardware(Protocol):
-    """The kind has a kernel and devices of its own: machines can have kernel options and a watchdog."""
+    """The kind has a kernel and devices of its own: machines can have kernel options and a watchdog,
+    and boot from the network or a disk."""
 
     def watchdogs(self, machine_type: MachineType) -> tuple[Watchdog, ...]:
         """Those that a machine of this type can have."""
