@@ -7,6 +7,7 @@ import hashlib
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,12 +92,14 @@ def debian(debian_cloud: Cli) -> dict[str, Any]:
 
 
 def init_of(cloud: Cli, ip: str) -> int:
-    """The container's systemd, by the group that it is in."""
-    pids = processes.processes_in(f"{cloud.group(ip, 'lxc')}/container")
-    status = (Path(f"/proc/{pid}/status") for pid in pids)
-    (init,) = [path for path in status if path.exists() and path.read_text().startswith("Name:\tsystemd\n")]
-    assert init.read_text().partition("NSpid:")[2].split("\n")[0].endswith("\t1")
-    return int(init.parent.name)
+    """The container's systemd: the first process of its namespace. What that forks has its name for a moment too."""
+    for pid in processes.processes_in(f"{cloud.group(ip, 'lxc')}/container"):
+        with suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            if status.partition("NSpid:")[2].partition("\n")[0].endswith("\t1"):
+                assert status.startswith("Name:\tsystemd\n")
+                return pid
+    raise AssertionError(f"there is no init at {ip}")
 
 
 def inside(cloud: Cli, ip: str, *command: str) -> subprocess.CompletedProcess[str]:
