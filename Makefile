@@ -12,8 +12,8 @@ DEMO_DIR ?= /var/lib/atoll
 JOBS ?= 2
 
 # What the product needs to run and to build its image; and what the tests hold it against.
-PACKAGES := qemu-system-x86 qemu-utils e2fsprogs nftables util-linux tar busybox-static musl-tools libc6-dev lz4 python3-venv iproute2
-TEST_PACKAGES := lxc uidmap docker.io podman runc mmdebstrap cloud-init openssh-client ipxe-qemu bind9-dnsutils systemd
+PACKAGES := qemu-system-x86 qemu-utils e2fsprogs nftables util-linux tar busybox-static musl-tools libc6-dev lz4 python3-venv iproute2 ipxe-qemu
+TEST_PACKAGES := lxc uidmap docker.io podman runc mmdebstrap cloud-init openssh-client bind9-dnsutils systemd
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14

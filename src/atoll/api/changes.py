@@ -19,7 +19,7 @@ from atoll.model.checks import (
     check_range,
     check_tags,
 )
-from atoll.model.hardware import KernelOptions, Watchdog, WatchdogAction, check_kernel_options
+from atoll.model.hardware import KernelOptions, Netboot, Watchdog, WatchdogAction, check_kernel_options
 from atoll.model.ssh import SshKeys, check_ssh_keys
 from atoll.model.vm import (
     MAX_MEMORY_MIB,
@@ -52,6 +52,7 @@ class ChangeVm(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     kernel_options: KernelOptions | UnsetType = UNSET
     watchdog: Watchdog | UnsetType = UNSET
     watchdog_action: WatchdogAction | UnsetType = UNSET
+    netboot: Netboot | UnsetType = UNSET
     tags: TagChanges | UnsetType = UNSET
     """Those to set; null removes one; those that are not named stay."""
     owner_users: Owners | UnsetType = UNSET

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from atoll.cli.arguments import Parser, parse_duration_s, unknown
 from atoll.errors import Invalid
-from atoll.model.hardware import Watchdog, WatchdogAction
+from atoll.model.hardware import Netboot, Watchdog, WatchdogAction
 from atoll.model.size import parse_mib
 from atoll.model.vm import RestartPolicy
 from atoll.model.volume import DiskInterface, FileSystem, VolumeFormat, VolumeSpec, VolumeType
@@ -63,6 +63,12 @@ def add_hardware_options(parser: Parser) -> None:
         metavar="ACTION",
         help="none, reset, shutdown or poweroff, when the guest stirs it no more; default reset",
     )
+    parser.add_argument(
+        "--netboot",
+        choices=[str(each) for each in Netboot],
+        metavar="WHEN",
+        help="never, first (then from its first volume) or always; default never",
+    )
 
 
 def hardware_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -71,6 +77,7 @@ def hardware_of(options: argparse.Namespace) -> dict[str, Any]:
         "kernel_options": options.kernel_options,
         "watchdog": options.watchdog and Watchdog(options.watchdog),
         "watchdog_action": options.watchdog_action and WatchdogAction(options.watchdog_action),
+        "netboot": options.netboot and Netboot(options.netboot),
     }
     return {name: value for name, value in given.items() if value is not None}
 

@@ -48,6 +48,7 @@ def vm_view(now: datetime) -> View[VM]:
             Column("console", lambda vm: vm.console, wide=True),
             Column("kernel-options", lambda vm: vm.kernel_options or "-", wide=True),
             Column("watchdog", _watchdog, wide=True),
+            Column("netboot", lambda vm: vm.netboot, wide=True),
             Column("vcpus", lambda vm: str(vm.vcpus), key=lambda vm: vm.vcpus, wide=True),
             Column("subnet", lambda vm: vm.subnet, wide=True),
             Column("nics", _nics, wide=True),

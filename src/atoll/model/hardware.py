@@ -1,4 +1,4 @@
-"""What a VM with a kernel and devices of its own may ask for: kernel options, a watchdog. Pure values."""
+"""What a VM with a kernel and devices of its own may ask for: kernel options, a watchdog, how it boots. Pure values."""
 
 from __future__ import annotations
 
@@ -40,3 +40,31 @@ def check_kernel_options(options: str) -> str:
         KERNEL_OPTIONS_PATTERN,
         f"at most {MAX_KERNEL_OPTIONS} printable characters on one line",
     )
+
+
+class Netboot(StrEnum):
+    """Whether a VM boots from the network: what its node's boot library has for it, else its image."""
+
+    NEVER = "never"
+    """It boots its image, from memory."""
+    FIRST = "first"
+    """Once, to be installed; from its first volume ever after, also when it reboots by itself."""
+    ALWAYS = "always"
+    """And from its first volume where the network has nothing for it."""
+
+
+class BootFrom(StrEnum):
+    """Where a machine finds what it boots."""
+
+    IMAGE = "image"
+    NETWORK = "network"
+    NETWORK_ONCE = "network-once"
+    """And from its disk after a reset."""
+    DISK = "disk"
+
+
+def boot_from(netboot: Netboot, *, has_run: bool) -> BootFrom:
+    """That of the next start."""
+    if netboot is Netboot.FIRST:
+        return BootFrom.DISK if has_run else BootFrom.NETWORK_ONCE
+    return BootFrom.NETWORK if netboot is Netboot.ALWAYS else BootFrom.IMAGE

@@ -26,13 +26,14 @@ from atoll.model.checks import (
 )
 from atoll.model.hardware import (
     KernelOptions,
+    Netboot,
     Watchdog,
     WatchdogAction,
     check_kernel_options,
 )
 from atoll.model.network import link_local
 from atoll.model.ssh import SshKeys, check_ssh_keys
-from atoll.model.volume import MAX_VOLUMES, Volume, VolumeSpec, check_interfaces, check_volumes
+from atoll.model.volume import MAX_VOLUMES, Volume, VolumeSpec, VolumeType, check_interfaces, check_volumes
 
 MAX_MEMORY_MIB = 16 << 20
 MAX_MILLI_CPUS = 1_024_000
@@ -144,6 +145,7 @@ class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
     watchdog: Watchdog = Watchdog.NONE
     watchdog_action: WatchdogAction = WatchdogAction.RESET
     """What comes of a guest that has begun to stir its watchdog and stirs it no more."""
+    netboot: Netboot = Netboot.NEVER
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
@@ -169,6 +171,7 @@ class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
         check_kernel_options(self.kernel_options)
         check_watchdog(self.watchdog, self.machine_type)
         check_interfaces(self.volumes, has_pci=self.machine_type is not MachineType.MICROVM)
+        check_netboot(self)
 
 
 class Running(Struct, frozen=True):
@@ -183,6 +186,7 @@ class Running(Struct, frozen=True):
     kernel_options: str = ""
     watchdog: Watchdog = Watchdog.NONE
     watchdog_action: WatchdogAction = WatchdogAction.RESET
+    netboot: Netboot = Netboot.NEVER
 
 
 class VmNic(Struct, frozen=True):
@@ -250,6 +254,8 @@ class VM(Struct, frozen=True):
     kernel_options: str = ""
     watchdog: Watchdog = Watchdog.NONE
     watchdog_action: WatchdogAction = WatchdogAction.RESET
+    netboot: Netboot = Netboot.NEVER
+    """`started_by` tells whether it has booted before."""
 
     @property
     def all_nics(self) -> tuple[VmNic, ...]:
@@ -299,6 +305,33 @@ def check_watchdog(watchdog: Watchdog, machine_type: MachineType) -> None:
             str(watchdog),
             "machine type microvm has no place for one",
             hint=f"choose {MachineType.Q35}",
+        )
+
+
+def check_netboot(vm: VmSpec | VM) -> None:
+    """Refuse what cannot boot from the network, or would have nothing to boot from afterwards."""
+    if vm.netboot is Netboot.NEVER:
+        return
+    if vm.machine_type is MachineType.MICROVM:
+        raise Invalid(
+            "netboot",
+            str(vm.netboot),
+            "machine type microvm cannot boot from the network",
+            hint=f"choose {MachineType.Q35}",
+        )
+    if vm.kernel_options:
+        raise Invalid(
+            "kernel_options",
+            vm.kernel_options,
+            "are for the image's kernel, which a VM that boots from the network does not start with",
+            hint="put them into its boot script",
+        )
+    if vm.netboot is Netboot.FIRST and all(volume.type is VolumeType.MEMORY for volume in vm.volumes):
+        raise Invalid(
+            "netboot",
+            str(vm.netboot),
+            "needs a volume to boot from afterwards",
+            hint="for example: --volume size=1GiB",
         )
 
 

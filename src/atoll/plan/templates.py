@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from atoll.model.hardware import Watchdog
+from atoll.model.hardware import Netboot, Watchdog
 from atoll.model.image import Image
 from atoll.model.vm import VM, ConsoleKind, MachineType
 from atoll.model.volume import VolumeFormat
@@ -75,8 +75,9 @@ def can_fork(image: Image, vm: VM) -> bool:
     """Whether a VM may begin as a copy of memory: its image says so, and it has nothing that others have not."""
     no_disk = all(volume.format is VolumeFormat.MEMORY for volume in vm.volumes)
     no_screen = vm.console is not ConsoleKind.VNC
-    plain = no_disk and no_screen and not vm.nics and not vm.kernel_options and vm.watchdog is Watchdog.NONE
-    return image.forkable and image.digest == vm.image_digest and plain
+    plain = no_disk and no_screen and not vm.nics and vm.watchdog is Watchdog.NONE
+    boots_alike = not vm.kernel_options and vm.netboot is Netboot.NEVER
+    return image.forkable and image.digest == vm.image_digest and plain and boots_alike
 
 
 def spec_of(vm: VM, mtu: int) -> TemplateSpec:

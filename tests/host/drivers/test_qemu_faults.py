@@ -66,7 +66,7 @@ async def test_a_qemu_whose_record_was_never_written_is_found(lab: Any, exits: A
     await driver.start(machine)
     process = lab.process(machine)
     await driver.close()
-    (record.record_path(machine)).unlink()
+    record.record_path(machine).unlink()
 
     successor = lab.driver(exits)
 
@@ -86,7 +86,8 @@ async def test_a_stranger_with_the_number_of_a_dead_qemu_is_left_alone(
     assert stranger is not None
     try:
         known = {"pid": stranger.pid, "started": stranger.started, "boot_id": host.boot_id(), **change}
-        (record.record_path(machine)).write_text(json.dumps(known))
+        record.prepare(machine)
+        record.record_path(machine).write_text(json.dumps(known))
 
         seen = await driver.inspect([machine])
         await driver.kill(machine)

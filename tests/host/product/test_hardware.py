@@ -1,7 +1,8 @@
-"""What a VM with a kernel and devices of its own can ask for: kernel options, a watchdog."""
+"""What a VM with a kernel and devices of its own can ask for: kernel options, a watchdog, to boot from the network."""
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING
 
 import pytest
@@ -82,3 +83,42 @@ def test_what_no_machine_can_have_is_refused_before_anything_is_done(
 ) -> None:
     refusal = cloud.refused("vm", "create", "--name", "none", "--image", "appliance", *options)
     assert brief in refusal.brief
+
+
+def boot_sector(text: str) -> bytes:
+    """One that writes this to the first serial line and does nothing else."""
+    code = bytes.fromhex(
+        "31c0 8ed8 be217c"  # from the text on, in the segment 0
+        "ac 84c0 7412"  # the next letter; after the last one, halt
+        "88c3 bafd03 ec a820 74fb"  # wait until the line takes it
+        "88d8 baf803 ee ebe9"  # write it
+        "f4 ebfd"
+    )
+    assert len(code) == 0x21
+    return (code + text.encode() + b"\0").ljust(510, b"\0") + b"\x55\xaa"
+
+
+@pytest.mark.timeout(400)
+def test_a_vm_boots_from_the_network_first_and_from_its_disk_ever_after(cloud: Cli) -> None:
+    wanted = ("--memory", "256MiB", "--netboot", "first", "--volume", "size=1MiB", "--timeout", "180")
+    cloud("vm", "create", "--name", "pxe", "--image", "appliance", *wanted, timeout=200)
+    try:
+        log = cloud("vm", "log", "pxe").stdout
+        assert "iPXE" in log
+        assert "boot.ipxe... ok" in log
+        assert (cloud.show("pxe")["netboot"], cloud.show("pxe")["started_by"]) == ("first", "cold")
+        # As an installer does: it writes the disk, and reboots.
+        sector = base64.b64encode(boot_sector("booted from the disk")).decode()
+        with cloud.shell("pxe") as shell:
+            shell.run(f"echo {sector} | base64 -d | dd of=/dev/vda conv=fsync")
+            shell.begin("reboot -f")
+            shell.expect("booted from the disk")
+        cloud("vm", "stop", "pxe", "--force")
+        cloud("vm", "start", "pxe", "--wait-for", "started")
+        wait_until(
+            lambda: cloud("vm", "log", "pxe").stdout.count("booted from the disk") == 2,
+            lambda: cloud("vm", "log", "pxe").stdout[-2000:],
+        )
+        assert cloud("vm", "log", "pxe").stdout.count("boot.ipxe... ok") == 1
+    finally:
+        cloud.destroy("pxe")

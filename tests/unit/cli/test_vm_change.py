@@ -9,7 +9,7 @@ from atoll.cli.main import parser_for
 from atoll.cli.vm_change import change_request
 from atoll.cli.vm_policies import parse_volume
 from atoll.errors import AtollError, Invalid, Malformed
-from atoll.model.hardware import Watchdog, WatchdogAction
+from atoll.model.hardware import Netboot, Watchdog, WatchdogAction
 from atoll.model.vm import ConsoleKind, MachineType, RestartPolicy
 from atoll.model.volume import DiskInterface, FileSystem, VolumeFormat, VolumeSpec, VolumeType
 
@@ -71,6 +71,7 @@ def test_hardware_is_changed_by_what_was_typed_and_nothing_else():
     assert request("--kernel-options", "") == ChangeVm(kernel_options="")
     typed = request("--watchdog", "i6300esb", "--watchdog-action", "poweroff")
     assert typed == ChangeVm(watchdog=Watchdog.I6300ESB, watchdog_action=WatchdogAction.POWEROFF)
+    assert request("--netboot", "always") == ChangeVm(netboot=Netboot.ALWAYS)
 
 
 def test_a_volume_is_written_as_its_settings():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from atoll.model.hardware import Watchdog
+from atoll.model.hardware import Netboot, Watchdog
 from atoll.model.image import DirectBoot, Image
 from atoll.model.vm import VM, ConsoleKind, MachineType, VmNic, VmState
 from atoll.model.volume import Volume, VolumeFormat
@@ -46,6 +46,7 @@ def test_a_vm_of_an_image_that_can_wait_can_be_forked() -> None:
         (IMAGE, replace(VM1, console=ConsoleKind.VNC)),
         (IMAGE, replace(VM1, kernel_options="quiet")),
         (IMAGE, replace(VM1, watchdog=Watchdog.I6300ESB)),
+        (IMAGE, replace(VM1, netboot=Netboot.ALWAYS)),
         (IMAGE, replace(VM1, nics=(VmNic("10.2.0.5", "02:00:0a:02:00:05", "storage"),))),
     ],
 )

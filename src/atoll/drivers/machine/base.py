@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from atoll.errors import HostFailure
-from atoll.model.hardware import Watchdog, WatchdogAction
+from atoll.model.hardware import BootFrom, Watchdog, WatchdogAction
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
 from atoll.model.volume import DiskInterface
@@ -79,6 +79,8 @@ class Machine(Struct, frozen=True):
     """With a screen, keyboard and pointer: only for kinds that have a display."""
     watchdog: Watchdog = Watchdog.NONE
     watchdog_action: WatchdogAction = WatchdogAction.RESET
+    boot_from: BootFrom = BootFrom.IMAGE
+    """Kernel and initrd count for an image only."""
     extra_nics: tuple[Nic, ...] = ()
     """Those beside the first, in the order in which the guest finds them."""
 
@@ -178,7 +180,8 @@ class HasDisplay(Protocol):
 
 @runtime_checkable
 class HasHardware(Protocol):
-    """The kind has a kernel and devices of its own: machines can have kernel options and a watchdog."""
+    """The kind has a kernel and devices of its own: machines can have kernel options and a watchdog,
+    and boot from the network or a disk."""
 
     def watchdogs(self, machine_type: MachineType) -> tuple[Watchdog, ...]:
         """Those that a machine of this type can have."""

@@ -29,6 +29,7 @@ from atoll.guestnet.metadata.nocloud import serial_number
 from atoll.hypervisor.launch.supplies import Supplies
 from atoll.hypervisor.launch.templates import Templates
 from atoll.hypervisor.network.base import Network, Port, ports_of
+from atoll.model.hardware import boot_from
 from atoll.model.image import Image
 from atoll.model.network import Subnet
 from atoll.model.vm import UNKNOWN_DRIVER, VM, ConsoleKind, StartedBy, VmNic
@@ -302,6 +303,7 @@ class Machines:
             kernel=self._images.path(image, image.boot.kernel),
             initrd=self._images.path(image, image.boot.initrd),
             cmdline=f"{image.boot.cmdline} {vm.kernel_options}".strip(),
+            boot_from=boot_from(vm.netboot, has_run=bool(vm.started_by)),
             rootfs=self._images.path(image, image.rootfs) if image.rootfs else None,
             image_digest=image.digest,
         )

@@ -2,8 +2,8 @@
 
 What takes hold at once: name (the guest learns it with its next lease), tags, owners, keys, user data, the share of
 the CPUs, the VM's rules, and memory where it is a limit (containers). What a running machine cannot take (memory,
-virtual CPUs, machine type, console, kernel options, watchdog) is noted, and waits for the next start. A new subnet
-means a new address, and needs a VM that is down.
+virtual CPUs, machine type, console, kernel options, watchdog, netboot) is noted, and waits for the next start. A new
+subnet means a new address, and needs a VM that is down.
 
 Effects: through inventory, records and machines.
 """
@@ -32,6 +32,7 @@ from atoll.model.vm import (
     Running,
     VmState,
     check_console,
+    check_netboot,
     check_policies,
     check_watchdog,
     vcpus_for,
@@ -50,6 +51,7 @@ _AS_GIVEN = (
     "kernel_options",
     "watchdog",
     "watchdog_action",
+    "netboot",
     "owner_users",
     "owner_groups",
     "ssh_keys",
@@ -60,7 +62,7 @@ _AS_GIVEN = (
 )
 _NEEDS_RESTART = (
     *("memory_mib", "vcpus", "machine_type", "console", "volumes"),
-    *("kernel_options", "watchdog", "watchdog_action"),
+    *("kernel_options", "watchdog", "watchdog_action", "netboot"),
 )
 
 
@@ -145,6 +147,7 @@ def plan_change(vm: VM, change: ChangeVm, identity: Identity, room: Room, now: d
     check_policies(new.restart, new.destroy_on_power_down)
     check_console(new.console, new.machine_type)
     check_watchdog(new.watchdog, new.machine_type)
+    check_netboot(new)
     check_interfaces(new.volumes, has_pci=new.machine_type is not MachineType.MICROVM)
     check_screen(new, room.screen_kinds)
     check_hardware(new, room.hardware_kinds)
@@ -193,6 +196,7 @@ def running_as(vm: VM) -> Running:
         kernel_options=vm.kernel_options,
         watchdog=vm.watchdog,
         watchdog_action=vm.watchdog_action,
+        netboot=vm.netboot,
     )
 
 

@@ -14,7 +14,7 @@ from atoll.errors import Conflict, Denied, Invalid, PoolEmpty
 from atoll.hypervisor.vms.room import Room
 from atoll.identity.access import Operators, check_owners_given, check_subnet
 from atoll.identity.roles import check_creator, check_role_given
-from atoll.model.hardware import Watchdog
+from atoll.model.hardware import Netboot, Watchdog
 from atoll.model.identity import Identity
 from atoll.model.image import Image
 from atoll.model.network import Subnet
@@ -87,6 +87,7 @@ def plan_vm(
         kernel_options=spec.kernel_options,
         watchdog=spec.watchdog,
         watchdog_action=spec.watchdog_action,
+        netboot=spec.netboot,
     )
     doing = f"creating a VM on {room.node}"
     capacity.check_fits(capacity.demand(vm), capacity.free(room.total, room.vms), doing)
@@ -125,6 +126,7 @@ def check_hardware(vm: VM, kinds: Collection[str]) -> None:
     asked = {
         "kernel options": bool(vm.kernel_options),
         f"watchdog {vm.watchdog}": vm.watchdog is not Watchdog.NONE,
+        f"netboot {vm.netboot}": vm.netboot is not Netboot.NEVER,
     }
     for what, is_asked in asked.items():
         if is_asked and vm.driver not in kinds:

@@ -12,7 +12,7 @@ from atoll.errors import AtollError, Conflict, Denied, Invalid, NoCapacity, NotF
 from atoll.hypervisor.vms.changes import differing, plan_change, with_primary
 from atoll.hypervisor.vms.creation import Room
 from atoll.identity.access import Operators
-from atoll.model.hardware import Watchdog, WatchdogAction
+from atoll.model.hardware import Netboot, Watchdog, WatchdogAction
 from atoll.model.identity import Identity
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.node import Capacity
@@ -243,6 +243,7 @@ def test_where_memory_is_a_limit_only_the_rest_waits() -> None:
         ("kernel_options", "quiet"),
         ("watchdog", Watchdog.I6300ESB),
         ("watchdog_action", WatchdogAction.POWEROFF),
+        ("netboot", Netboot.ALWAYS),
     ],
 )
 def test_hardware_of_a_running_vm_waits_for_its_next_start(field: str, value: str) -> None:

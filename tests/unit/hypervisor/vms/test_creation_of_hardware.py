@@ -12,13 +12,13 @@ from atoll.api.replay import as_request
 from atoll.errors import Conflict, Invalid
 from atoll.hypervisor.vms.creation import Room, plan_vm
 from atoll.identity.access import Operators
-from atoll.model.hardware import Watchdog, WatchdogAction
+from atoll.model.hardware import BootFrom, Netboot, Watchdog, WatchdogAction, boot_from
 from atoll.model.identity import Identity
 from atoll.model.image import DirectBoot, Image
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.node import Capacity
 from atoll.model.vm import VM, MachineType, VmSpec
-from atoll.model.volume import DiskInterface, VolumeSpec
+from atoll.model.volume import DiskInterface, VolumeSpec, VolumeType
 from atoll.plan.addresses import Given
 from atoll.plan.volumes import Space
 
@@ -40,6 +40,7 @@ ROOM = Room(
 ASKED = [
     {"kernel_options": "quiet foo=1"},
     {"watchdog": Watchdog.I6300ESB, "watchdog_action": WatchdogAction.POWEROFF},
+    {"netboot": Netboot.ALWAYS},
 ]
 
 
@@ -93,3 +94,30 @@ def test_a_machine_has_four_ide_disks_at_most() -> None:
     assert len(plan("qemu", volumes=(ide,) * 4).volumes) == 5
     with pytest.raises(Invalid, match="5 ide volumes"):
         plan("qemu", volumes=(ide,) * 5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"netboot": Netboot.ALWAYS, "machine_type": MachineType.MICROVM}, "cannot boot from the network"),
+        ({"netboot": Netboot.ALWAYS, "kernel_options": "quiet"}, "are for the image's kernel"),
+        ({"netboot": Netboot.FIRST}, "needs a volume to boot from afterwards"),
+        (
+            {"netboot": Netboot.FIRST, "volumes": (VolumeSpec(1, type=VolumeType.MEMORY),)},
+            "needs a volume to boot from afterwards",
+        ),
+    ],
+)
+def test_what_cannot_boot_from_the_network_or_from_nothing_afterwards_is_refused(
+    asked: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(Invalid, match=says):
+        plan("qemu", **asked)
+
+
+def test_the_first_boot_is_from_the_network_and_the_next_from_the_disk() -> None:
+    vm = plan("qemu", netboot=Netboot.FIRST, volumes=(VolumeSpec(1),))
+    assert boot_from(vm.netboot, has_run=bool(vm.started_by)) is BootFrom.NETWORK_ONCE
+    assert boot_from(vm.netboot, has_run=True) is BootFrom.DISK
+    assert boot_from(Netboot.ALWAYS, has_run=True) is BootFrom.NETWORK
+    assert boot_from(Netboot.NEVER, has_run=False) is BootFrom.IMAGE

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from atoll.drivers.machine.base import Machine, Nic
 from atoll.drivers.machine.qemu.block import disk_args
-from atoll.model.hardware import Watchdog
+from atoll.model.hardware import BootFrom, Watchdog
 from atoll.model.vm import MachineType
 
 Accelerator = Literal["kvm", "tcg"]
@@ -78,7 +78,7 @@ def qemu_argv(
         *boot_args(machine, files, cmdline_of(machine, board, accelerator, tsc_khz)),
         *identity_args(machine, board),
         *channel_args(files),
-        *nic_args(machine.nics, board, files.taps),
+        *nic_args(machine.nics, board, files.taps, netboot=machine.boot_from in _OF_NETWORK),
         *device_args(board),
         *disk_args(machine, board, files.disks),
         *display_args(machine),
@@ -151,7 +151,18 @@ def memory_args(machine: Machine, template: TemplateFiles | None) -> list[str]:
     return [*size, "-object", backend]
 
 
+_BOOT_ORDERS = {
+    BootFrom.NETWORK: "order=nc",
+    # QEMU goes back to the order after a reset, of whoever's making.
+    BootFrom.NETWORK_ONCE: "order=c,once=n",
+    BootFrom.DISK: "order=c",
+}
+_OF_NETWORK = (BootFrom.NETWORK, BootFrom.NETWORK_ONCE)
+
+
 def boot_args(machine: Machine, files: Files, cmdline: str) -> list[str]:
+    if machine.boot_from in _BOOT_ORDERS:
+        return ["-boot", _BOOT_ORDERS[machine.boot_from]]
     # Opened anew through our own descriptors: the directories on the way need not be open to this user.
     return [
         "-kernel",
@@ -231,12 +242,15 @@ def channel_args(files: Files) -> list[str]:
     ]
 
 
-def nic_args(nics: Sequence[Nic], board: MachineType, taps: Sequence[int]) -> list[str]:
+def nic_args(
+    nics: Sequence[Nic], board: MachineType, taps: Sequence[int], *, netboot: bool = False
+) -> list[str]:
     """One after the other, on slots that follow each other: so the guest finds them in this order."""
-    # romfile=: nothing boots from the network here, and the ROM would cost time and memory.
-    kind = "virtio-net-device" if board is MachineType.MICROVM else "virtio-net-pci,romfile="
     args: list[str] = []
     for index, (nic, tap) in enumerate(zip(nics, taps, strict=True)):
+        # The ROM boots from the network, from the first one only. Elsewhere it would cost time and memory.
+        rom = "" if netboot and index == 0 else ",romfile="
+        kind = "virtio-net-device" if board is MachineType.MICROVM else f"virtio-net-pci{rom}"
         device = f"{kind},netdev=net{index},mac={nic.mac},host_mtu={nic.mtu},guest_announce=off"
         args += ["-netdev", f"tap,id=net{index},fd={tap},vhost=off", "-device", device]
     return args

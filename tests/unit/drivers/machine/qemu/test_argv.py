@@ -16,7 +16,7 @@ from atoll.drivers.machine.qemu.argv import (
     system_uuid,
     translated_mib,
 )
-from atoll.model.hardware import Watchdog, WatchdogAction
+from atoll.model.hardware import BootFrom, Watchdog, WatchdogAction
 from atoll.model.vm import MachineType
 from samples import a_machine
 
@@ -256,3 +256,23 @@ def test_a_watchdog_is_a_device_and_what_comes_of_it() -> None:
     plain = qemu_argv(MACHINE, FILES, "tcg", binary="qemu-system-x86_64")
     added = qemu_argv(machine, FILES, "tcg", binary="qemu-system-x86_64")[len(plain) :]
     assert added == ("-device", "i6300esb", "-action", "watchdog=poweroff")
+
+
+@pytest.mark.parametrize(
+    ("source", "order", "has_rom"),
+    [
+        (BootFrom.NETWORK, "order=nc", True),
+        (BootFrom.NETWORK_ONCE, "order=c,once=n", True),
+        (BootFrom.DISK, "order=c", False),
+    ],
+)
+def test_what_does_not_boot_its_image_boots_by_its_firmware_and_by_the_rom_of_its_first_nic(
+    source: BootFrom, order: str, has_rom: bool
+) -> None:
+    second = Nic(link="vm5b", bridge="br1", mac="02:00:0a:02:00:05", mtu=1500)
+    machine = msgspec.structs.replace(MACHINE, boot_from=source, extra_nics=(second,))
+    files = msgspec.structs.replace(FILES, taps=(12, 16))
+    argv = qemu_argv(machine, files, "tcg", binary="qemu-system-x86_64")
+    assert not {"-kernel", "-initrd", "-append"} & set(argv)
+    assert argv[argv.index("-boot") + 1] == order
+    assert ["romfile=" in word for word in argv if word.startswith("virtio-net-pci")] == [not has_rom, True]
