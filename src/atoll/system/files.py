@@ -14,14 +14,14 @@ import secrets
 import shutil
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from atoll.errors import Conflict, TooLarge
 from atoll.system import steps
-from atoll.system.failures import failing
+from atoll.system.failures import failing, ignoring
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,18 +32,12 @@ _MIB = 1024 * 1024
 
 def write_durably(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace the file at once and for good: readers see the old content or the new, also after a crash."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{_TEMPORARY}")
-    with failing(f"writing {path}"):
-        try:
-            steps.step("write.begin")
-            _write_new(temporary, data, mode)
-            steps.step("write.written")
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync_dir(path.parent)
-        steps.step("write.renamed")
+    _write_beside(path, data, mode, Path.replace)
+
+
+def write_once(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Make a file that is whole and for good, or not there. One that is there already stays as it is."""
+    _write_beside(path, data, mode, _link_unless_there)
 
 
 def remove_leftovers(directory: Path) -> None:
@@ -213,6 +207,29 @@ async def connect_unix(path: Path) -> tuple[asyncio.StreamReader, asyncio.Stream
     except BaseException:
         connection.close()
         raise
+
+
+def _write_beside(path: Path, data: bytes, mode: int, put: Callable[[Path, Path], object]) -> None:
+    """Write a file beside the one that is meant; `put` gives it that name."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{_TEMPORARY}")
+    with failing(f"writing {path}"):
+        try:
+            steps.step("write.begin")
+            _write_new(temporary, data, mode)
+            steps.step("write.written")
+            put(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_dir(path.parent)
+        steps.step("write.renamed")
+
+
+def _link_unless_there(temporary: Path, path: Path) -> None:
+    # Unlike a rename, a link replaces nothing.
+    with ignoring(errno.EEXIST):
+        path.hardlink_to(temporary)
+    temporary.unlink()
 
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:
