@@ -12,7 +12,7 @@ import uvloop
 from atoll.errors import AtollError
 from atoll.hypervisor.app import serve
 from atoll.hypervisor.config import load
-from atoll.system import files, namespaces
+from atoll.system import core_dumps, files, namespaces
 
 
 def main() -> int:
@@ -21,6 +21,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
+        core_dumps.forbid()
         config = load(Path(sys.argv[1]))
         if config.namespace is not None:
             namespaces.enter(config.namespace)
