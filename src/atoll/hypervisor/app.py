@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from aiohttp import web
@@ -43,7 +42,6 @@ from atoll.identity.revocations import Revocations
 from atoll.identity.tls import ServerCertificate, server_context
 from atoll.images.store import ImageStore
 from atoll.model.node import Capacity
-from atoll.model.vm import VM
 from atoll.plan.capacity import promised
 from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
@@ -88,7 +86,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         stack.push_async_callback(driver.close)
     described = {name: await driver.describe() for name, driver in drivers.items()}
     control = ControlPort(config.port)
-    credentials = _credentials(config.roles, vms.list)
+    credentials = _credentials(config.roles, vms, records)
     if credentials is not None:
         stack.callback(credentials.close)
     network = Bridges(
@@ -141,6 +139,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         operators=Operators(users=config.operator_users, groups=config.operator_groups),
         drivers=tuple(described.values()),
         has_roles=credentials is not None,
+        takes_credentials=credentials is not None and credentials.takes_own,
     )
     audit = AuditLog(config.state / "audit.jsonl")
     pooling = Pooling(templates, config.hot_pool, config.memory_reserve_mib)
@@ -165,7 +164,7 @@ async def _start(config: Config, stack: contextlib.AsyncExitStack) -> None:
         background.keep("renewing the credentials of VMs", credentials.keep)
 
 
-def _credentials(roles: Roles | None, vms: Callable[[], Iterable[VM]]) -> Credentials | None:
+def _credentials(roles: Roles | None, vms: Inventory, records: Records) -> Credentials | None:
     """What keeps the credentials of VMs that have a role, where this node can have any issued."""
     if roles is None:
         return None
@@ -176,7 +175,13 @@ def _credentials(roles: Roles | None, vms: Callable[[], Iterable[VM]]) -> Creden
         assert roles.authority is not None
         issuer = AuthorityIssuer(roles.authority, timedelta(seconds=roles.lifetime_s))
     broker = HttpsBroker(roles.broker.url, roles.broker.ca) if roles.broker is not None else None
-    return Credentials(issuer, broker, vms)
+    return Credentials(
+        issuer,
+        broker,
+        vms.list,
+        own=records.credentials,
+        tell=lambda vm, problem: vms.update(vm, role_problem=problem),
+    )
 
 
 def _capacity(config: Config, stores: Stores) -> Capacity:

@@ -21,6 +21,7 @@ from atoll.api.route import Done
 from atoll.api.server import application
 from atoll.drivers.machine.sim import SimDriver, SimFaults
 from atoll.hypervisor.consoles.bootlog import BootLogs
+from atoll.hypervisor.credentials import Credentials
 from atoll.hypervisor.http.handlers import MAX_BODY, Backstage, Handlers
 from atoll.hypervisor.launch.hotpool import Pooling
 from atoll.hypervisor.launch.machines import Machines
@@ -38,6 +39,7 @@ from atoll.hypervisor.vms.room import NodeFacts
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import Operators
+from atoll.identity.issuers import RoleIssuer
 from atoll.images.store import ImageStore
 from atoll.model.image import DirectBoot
 from atoll.model.network import Address, Subnet, mac_for
@@ -47,6 +49,7 @@ from atoll.plan.policies import Backoff
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
 from atoll.serving.supervisor import Supervisor
+from atoll.system import clock
 
 LAN = Subnet("lan", "10.9.0.0/24", "10.9.0.1")
 ADDRESSES = tuple(Address(f"10.9.0.{last}", mac_for(f"10.9.0.{last}")) for last in range(5, 9))
@@ -66,6 +69,10 @@ class Node:
         self.acknowledge_within_s = 1.0
         self.open_ports: set[int] = set()
         self.hot_pool = 0
+        self.issuer: RoleIssuer | None = None
+        self.credentials: Credentials | None = None
+        self.now = clock.now
+        """What those who keep credentials take the time to be."""
         self.port = 0
         self._runner: web.AppRunner | None = None
 
@@ -105,6 +112,15 @@ class Node:
             templates=self.templates,
             volume_path=self.stores.path,
         )
+        if self.issuer is not None:
+            self.credentials = Credentials(
+                self.issuer,
+                None,
+                vms.list,
+                lambda: self.now(),
+                own=self.records.credentials,
+                tell=lambda vm, problem: vms.update(vm, role_problem=problem),
+            )
         facts = NodeFacts(
             name="node1",
             ip="10.9.0.2",
@@ -113,6 +129,8 @@ class Node:
             operators=Operators(users=("oper",)),
             drivers=(await self.driver.describe(),),
             cores=2,
+            has_roles=self.credentials is not None,
+            takes_credentials=self.credentials is not None and self.credentials.takes_own,
             backoff=self.backoff,
             acknowledge_within_s=self.acknowledge_within_s,
         )
@@ -138,6 +156,8 @@ class Node:
         self.background.keep("making templates", self.templates.tend)
         if self.hot_pool:
             self.background.keep("filling the hot pool", self.service.pool.tend)
+        if self.credentials is not None:
+            self.background.keep("renewing the credentials of VMs", self.credentials.keep)
         meter = Meter(vms.list, self.machines.group, self.stores.used_mib)
         logs = BootLogs(self.records.directory)
         backstage = Backstage(self.records, self.images, logs, meter, self.audit)
@@ -158,6 +178,8 @@ class Node:
 
     async def stop(self) -> None:
         """The agent goes; machines stay."""
+        if self.credentials is not None:
+            self.credentials.close()
         if self._runner is not None and self._runner.server is not None:
             # As when it is killed: nobody says goodbye.
             for connection in self._runner.server.connections:
@@ -230,8 +252,11 @@ class User(AsyncClient):
     ) -> VM:
         user_data = spec.pop("user_data", b"")
         timeout_s = spec.pop("timeout_s", 10)
+        role_credential = spec.pop("role_credential", None)
         wanted = VmSpec(**{"name": name, "image": "tiny", "driver": "sim", "memory_mib": 64, **spec})
-        request = CreateVm(wanted, user_data, Wait(wait_for, timeout_s), request_id)
+        request = CreateVm(
+            wanted, user_data, Wait(wait_for, timeout_s), request_id, role_credential=role_credential
+        )
         return await result(self.stream(api.VM_CREATE, body=request))
 
     async def list(self) -> tuple[VM, ...]:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 
 from msgspec import Struct, structs
 
@@ -17,7 +18,7 @@ from atoll.api.route import Done
 from atoll.errors import AtollError
 from atoll.hypervisor.launch.hotpool import HotPool, Member
 from atoll.hypervisor.vms.acknowledgements import Acknowledgements
-from atoll.hypervisor.vms.creation import new_instance_id, plan_vm
+from atoll.hypervisor.vms.creation import credential_end, new_instance_id, plan_vm
 from atoll.hypervisor.vms.records import Record
 from atoll.hypervisor.vms.stages import Stages
 from atoll.hypervisor.vms.workbench import Workbench
@@ -72,6 +73,9 @@ class Creator:
             if request.user_data:
                 await self._bench.records.write_user_data(vm.ip, request.user_data)
             steps.step("create.user-data")
+            if request.role_credential is not None:
+                await self._bench.records.credentials.write(vm, request.role_credential)
+            steps.step("create.credential")
             for volume in vm.volumes:
                 if volume.store:
                     await self._bench.stores.make(vm.ip, volume)
@@ -128,12 +132,14 @@ class Creator:
             freed=self._vms.freed | dict.fromkeys(pooled, sys.maxsize),
         )
         now, instance_id = clock.now(), new_instance_id(request.spec)
-        vm = plan_vm(request, identity, image, room, now=now, instance_id=instance_id)
+        ends_at = credential_end(request, now)
+        planned = partial(plan_vm, request, identity, image, now=now, credential_ends_at=ends_at)
+        vm = planned(room, instance_id=instance_id)
         member = self._pool.take(vm)
         if member is not None:
             # Again, with that address before all others: more of a VM may follow from its address.
             room = structs.replace(room, freed=room.freed | {member.vm.ip: -1})
-            vm = plan_vm(request, identity, image, room, now=now, instance_id=member.vm.instance_id)
+            vm = planned(room, instance_id=member.vm.instance_id)
         boot_id = self._bench.facts.boot_id
         self._vms.claim(Record(vm, Want.RUNNING, committed=False, boot_id=boot_id))
         short_mib = self._pool.demand().memory_mib - self._bench.unused().memory_mib

@@ -4,6 +4,8 @@
     <state>/vms/<ip>/vm.json            the record: what the VM is, and what was last asked of it
     <state>/vms/<ip>/nic-<ip>           an address of an interface beside the first, for when the record is lost
     <state>/vms/<ip>/user-data-<hash>   the user data, and what it was before; beside it sockets and logs
+    <state>/vms/<ip>/role-credential    the credential that it was created with: see credential_store.py
+    <state>/secrets.key                 what that is encrypted with
     <state>/trash/                      directories on their way out; emptied at start-up
 
 Effects: durable files, written by a thread, so that nobody waits for a disk but those who asked. A record is there
@@ -25,12 +27,14 @@ import msgspec
 from msgspec import Struct, structs
 
 from atoll.errors import AtollError, HostFailure
+from atoll.hypervisor.vms.credential_store import CredentialStore
 from atoll.model.checks import check_ip
 from atoll.model.network import mac_for
 from atoll.model.vm import MAX_USER_DATA, UNKNOWN_DRIVER, VM, MachineType, VmNic, VmState
 from atoll.plan.addresses import Given, nic_of
 from atoll.plan.recovery import Want
 from atoll.serving.formats import Format, Unknown
+from atoll.serving.vault import Vault
 from atoll.system import files, steps
 
 log = logging.getLogger(__name__)
@@ -65,7 +69,7 @@ class Record(Struct, frozen=True):
         return (self.vm,) if self.moving is None else (self.vm, self.moving)
 
 
-RECORD = Format(Record, number=1, needs=1)
+RECORD = Format(Record, number=2, needs=1)
 GIVEN = Format(Given, number=1, needs=1)
 
 
@@ -76,6 +80,7 @@ class Records:
         self._state = state
         self._vms = state / "vms"
         self._trash = state / "trash"
+        self.credentials = CredentialStore(Vault(state / "secrets.key"), self.directory)
         self._user_data: dict[str, str] = {}
         self.carried: dict[str, str] = {}
         """VMs whose move was cut short: what is kept of them elsewhere may be at that other address."""

@@ -26,6 +26,8 @@ class NodeFacts(Struct, frozen=True):
     drivers: tuple[DriverInfo, ...]
     has_roles: bool = False
     """Whether VMs can be given roles: somebody issues their credentials."""
+    takes_credentials: bool = False
+    """Whether that issuer takes the credential that a VM comes with."""
     cores: int = 0
     overcommit: Overcommit = Overcommit()
     backoff: Backoff = Backoff()
@@ -47,6 +49,8 @@ class Room(Struct, frozen=True):
     """When addresses were given back, as a count: the later the larger."""
     has_roles: bool = False
     """Somebody issues credentials for the roles of VMs here."""
+    takes_credentials: bool = False
+    """And takes the credential that a VM comes with."""
     cores: int = 0
     """Those of the host; none given: as many as there are CPUs to promise."""
     spaces: tuple[Space, ...] = ()

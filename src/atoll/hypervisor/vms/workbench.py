@@ -63,6 +63,7 @@ class Workbench(Struct, frozen=True):
             held=self.vms.held(),
             freed=self.vms.freed,
             has_roles=self.facts.has_roles,
+            takes_credentials=self.facts.takes_credentials,
             cores=self.facts.cores,
             spaces=self.stores.spaces,
             disk_kinds=self.machines.disk_kinds(),
