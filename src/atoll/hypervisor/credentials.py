@@ -165,9 +165,8 @@ class Credentials:
             return self._issuer
         if ends_at <= now:
             raise Denied(f"the credential that the VM was created with ended at {show(ends_at)}")
-        if self._own is None or not self.takes_own:
+        if self._own is None or not isinstance(self._issuer, ShowsCredentials):
             raise Conflict("the node's issuer takes no credential of a VM, and this VM came with one")
-        assert isinstance(self._issuer, ShowsCredentials)
         return self._issuer.showing(await self._own.read(vm))
 
     async def _renew(self, vm: VM, holding: _Holding) -> None:

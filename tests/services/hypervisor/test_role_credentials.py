@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +27,7 @@ from atoll.errors import AtollError, Conflict, Denied, HostFailure, Invalid
 from atoll.guestnet.metadata import tree
 from atoll.hypervisor.network.guests import Guests
 from atoll.hypervisor.vms.credential_store import NAME
+from atoll.hypervisor.vms.records import Records
 from atoll.identity.authority import Authority
 from atoll.identity.claims import user_claims
 from atoll.identity.issuers import AuthorityIssuer, HttpsIssuer, HttpsService
@@ -34,7 +36,7 @@ from atoll.model.identity import Identity
 from atoll.model.long_lived import LongLivedCredential
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.vm import VM, VmSpec
-from atoll.system import clock
+from atoll.system import clock, files
 from killing import killed_at_write
 from role_credentials import a_credential, secret_lines
 
@@ -291,6 +293,47 @@ async def test_a_create_that_is_killed_at_any_write_leaves_nothing_or_all(node, 
             await again.destroy(vm.ip)
     assert node.traces() == set()
     assert len(node.free()) == 4
+
+
+async def test_a_create_that_is_given_up_while_its_files_are_written_leaves_nothing(
+    node, credential, monkeypatch, until
+):
+    """What is being written is written before it is removed: it cannot come back afterwards."""
+    for slow in (f"/{NAME}", "/user-data-"):
+        reached, go_on, order = threading.Event(), threading.Event(), []
+        write, discard = files.write_durably, Records._discard
+
+        def held(
+            path: Path, *rest: Any, slow=slow, reached=reached, go_on=go_on, order=order, write=write
+        ) -> None:
+            if slow in str(path):
+                reached.set()
+                go_on.wait(5)
+                order.append("written")
+            write(path, *rest)
+
+        def discarded(self: Records, ip: str, order=order, discard=discard) -> None:
+            order.append("discarded")
+            discard(self, ip)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "write_durably", held)
+            patch.setattr(Records, "_discard", discarded)
+            spec = VmSpec("web", "tiny", driver="sim", memory_mib=64, role="web")
+            body = CreateVm(spec, b"x", role_credential=credential)
+            lines = node.service.creator.create(body, Identity("ann"))
+            creating = asyncio.ensure_future(_all(lines))
+            await until(reached.is_set)
+            creating.cancel()
+            await asyncio.sleep(0.02)
+            go_on.set()
+            await asyncio.gather(creating, return_exceptions=True)
+        assert order == ["written", "discarded"]
+        assert node.traces() == set()
+
+
+async def _all(lines: AsyncIterator[Any]) -> list[Any]:
+    return [line async for line in lines]
 
 
 async def test_a_node_whose_key_is_not_safe_refuses_and_leaves_nothing(node, ann, credential):

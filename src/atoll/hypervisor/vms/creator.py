@@ -61,7 +61,7 @@ class Creator:
         self._bench.holdings.check_not_drained("creating a VM")
         image = self._bench.images.get(request.spec.image)
         claim = self._claim(request, identity, image)
-        vm = claim.vm
+        vm, records = claim.vm, self._bench.records
         self._stages.begin(vm, began)
         async with self._vms.lock(vm), Undo() as undo:
             undo.add(self.undo, vm)
@@ -71,10 +71,10 @@ class Creator:
             steps.step("create.saved")
             yield self._stages.progress(vm, "address")
             if request.user_data:
-                await self._bench.records.write_user_data(vm.ip, request.user_data)
+                await self._vms.write(vm, records.write_user_data(vm.ip, request.user_data))
             steps.step("create.user-data")
             if request.role_credential is not None:
-                await self._bench.records.credentials.write(vm, request.role_credential)
+                await self._vms.write(vm, records.credentials.write(vm, request.role_credential))
             steps.step("create.credential")
             for volume in vm.volumes:
                 if volume.store:
