@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import typing
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -14,6 +15,9 @@ from atoll.errors import AtollError, Malformed, Unreachable, from_wire
 
 encode = msgspec.json.Encoder().encode
 _problem = msgspec.json.Decoder(Problem)
+
+SECRET = msgspec.Meta(extra={"secret": True})
+"""Marks a field of a request: whatever stands in it, no error shows it."""
 
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
@@ -34,7 +38,7 @@ def decode_body(kind: Any, data: bytes) -> Any:
     try:
         return _decode(kind, data or b"{}")
     except msgspec.ValidationError as error:
-        raise _explain(str(error), _safe_json(data)) from None
+        raise _explain(str(error), _safe_json(data), _secrets_of(kind)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(
             f"request body: not JSON: {error}",
@@ -89,8 +93,14 @@ _STEP = re.compile(r"\.([^.\[\]`]+)|\[(\d+)\]")
 _FIELD = re.compile(r"object (?:missing required|contains unknown) field `(.*)`", re.DOTALL)
 
 
-def _explain(message: str, value: Any) -> Malformed:
-    """msgspec says where; the reader also wants to see what stood there."""
+def _secrets_of(kind: Any) -> frozenset[str]:
+    """The fields of a request that are marked as secret."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return frozenset(name for name, hint in hints.items() if SECRET in getattr(hint, "__metadata__", ()))
+
+
+def _explain(message: str, value: Any, secrets: frozenset[str] = frozenset()) -> Malformed:
+    """msgspec says where; the reader also wants to see what stood there, unless that is a secret."""
     why, _, path = (message[:1].lower() + message[1:]).partition(" - at `")
     steps = [name or index for name, index in _STEP.findall(path)]
     if named := _FIELD.fullmatch(why):
@@ -103,7 +113,7 @@ def _explain(message: str, value: Any) -> Malformed:
             value = None
             break
     field = ".".join(step if step.isprintable() else repr(step) for step in steps)[:80] or "request body"
-    shown = _show(value)
+    shown = "" if steps and steps[0] in secrets else _show(value)
     return Malformed(
         f"{field} {shown}: {why}" if shown else f"{field}: {why}",
         hint="the reference of the API says what each field takes: docs/reference/api.md",

@@ -8,12 +8,15 @@ from msgspec import Meta, Struct
 
 from atoll.api import changes, given, observing, volumes
 from atoll.api.access import Access
+from atoll.api.codec import SECRET
 from atoll.api.route import NOTHING, Download, Route, Socket, Stream, Unary
 from atoll.errors import Invalid
+from atoll.model import long_lived
 from atoll.model.checks import IP_PATTERN, NAME_PATTERN, Name, check_name, check_pattern
 from atoll.model.event import Event
 from atoll.model.image import Image
 from atoll.model.lease import Lease, Reservation
+from atoll.model.long_lived import LongLivedCredential
 from atoll.model.network import Address, Subnet
 from atoll.model.node import Node
 from atoll.model.vm import VM, UserData, VmSpec, WaitFor, check_user_data, check_wait_for
@@ -26,6 +29,7 @@ MAX_WAIT_S = 3600
 
 Seconds = Annotated[float, Meta(gt=0, le=MAX_WAIT_S)]
 RequestId = Annotated[str, Meta(pattern=REQUEST_ID_PATTERN, max_length=64)]
+RoleCredential = Annotated[LongLivedCredential | None, SECRET]
 
 
 class Health(Struct, frozen=True):
@@ -54,11 +58,20 @@ class CreateVm(Struct, frozen=True, forbid_unknown_fields=True):
     request_id: RequestId | None = None
     acknowledge: bool = False
     """It is undone unless its creator says soon after the reply that it came: vm.acknowledge."""
+    role_credential: RoleCredential = None
+    """What the node asks the issuer of roles with, for this VM: needs no other right to give it that role."""
 
     def __post_init__(self) -> None:
         check_user_data(len(self.user_data))
         if self.request_id is not None:
             check_pattern("request_id", self.request_id, REQUEST_ID_PATTERN, "1 to 64 letters, digits, . _ -")
+        if self.role_credential is not None and self.spec.role is None:
+            raise Invalid(
+                long_lived.FIELD,
+                self.role_credential,
+                "is for a role, and the VM has none",
+                hint="name it in spec.role",
+            )
 
 
 class StopVm(Struct, frozen=True, forbid_unknown_fields=True):

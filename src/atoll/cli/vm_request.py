@@ -1,7 +1,7 @@
 """What a user typed about a VM, as requests that have passed the model's checks.
 
-Pure but for `read_user_data` and `read_ssh_keys`, which read a file or standard input, and never more of it
-than is allowed.
+Pure but for `read_user_data`, `read_ssh_keys` and `read_credential`, which read a file or standard input, and never
+more of it than is allowed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from atoll.cli.vm_policies import (
 )
 from atoll.errors import Invalid, Malformed
 from atoll.model.checks import check_pattern
+from atoll.model.long_lived import MAX_PEM, LongLivedCredential, from_pem
 from atoll.model.size import parse_mib, parse_milli_cpus
 from atoll.model.ssh import KINDS, MAX_KEY, MAX_KEYS
 from atoll.model.vm import (
@@ -82,7 +83,14 @@ def add_create_options(parser: Parser) -> None:
         "--ssh-key", action="append", default=[], metavar="FILE|KEY", help="a public key; may be repeated"
     )
     parser.add_argument(
-        "--role", metavar="ROLE", help="what the guest acts as; needs its group, or an operator"
+        "--role",
+        metavar="ROLE",
+        help="what the guest acts as; needs its group, an operator, or its credential",
+    )
+    parser.add_argument(
+        "--role-credential",
+        metavar="FILE",
+        help="the role's certificate and key in PEM, to renew the guest's with; - is standard input",
     )
     parser.add_argument("--imdsv2-required", action="store_true", help="give metadata for tokens only")
     parser.add_argument("--request-id", metavar="ID", help="the same id again gives the same VM, not another")
@@ -160,6 +168,7 @@ def create_request(options: argparse.Namespace, user_data: bytes, now: datetime 
         wait=wait_request(options),
         request_id=request_id,
         acknowledge=True,
+        role_credential=read_credential(options),
     )
 
 
@@ -177,7 +186,7 @@ def _policies(options: argparse.Namespace, now: datetime | None) -> dict[str, An
 def replayed_request(options: argparse.Namespace) -> CreateVm:
     """The request in a file, under another name if one is given, and waited for as this command says."""
     for name, default in options.of_request.items():
-        if name not in ("name", "request_id") and getattr(options, name) != default:
+        if name not in ("name", "request_id", "role_credential") and getattr(options, name) != default:
             flag = f"--{name.replace('_', '-')}"
             raise Malformed(
                 f"vm create: {flag} and --request cannot be combined", hint="change it in the file instead"
@@ -190,7 +199,14 @@ def replayed_request(options: argparse.Namespace) -> CreateVm:
             f"request {options.request}: {error}", hint="see: atoll vm show NAME --as-request"
         ) from None
     spec = request.spec if options.name is None else structs.replace(request.spec, name=options.name)
-    return CreateVm(spec, request.user_data, wait_request(options), options.request_id, acknowledge=True)
+    return CreateVm(
+        spec,
+        request.user_data,
+        wait_request(options),
+        options.request_id,
+        acknowledge=True,
+        role_credential=read_credential(options) or request.role_credential,
+    )
 
 
 def wait_request(options: argparse.Namespace) -> Wait:
@@ -224,6 +240,40 @@ def read_user_data(source: str | None) -> bytes:
     except (OSError, ValueError) as error:
         why = (getattr(error, "strerror", None) or str(error)).lower()
         raise Invalid("user_data", source, why, hint="give the path of a file that you can read") from None
+
+
+def read_credential(options: argparse.Namespace) -> LongLivedCredential | None:
+    """The credential in a file that is for its owner alone, or that somebody writes to us."""
+    source = options.role_credential
+    if source is None:
+        return None
+    if source == "-" and "-" in (options.user_data, options.request):
+        raise Malformed(
+            "vm create: standard input can be one thing only",
+            hint="give the credential, or the other, as a file",
+        )
+    try:
+        if source == "-":
+            return _credential(sys.stdin.buffer)
+        with open(source, "rb") as file:  # noqa: PTH123 - a name as given, also /dev/fd/63
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
+                raise Invalid(
+                    "role_credential", source, "others than its owner may read it", hint=f"chmod 600 {source}"
+                )
+            return _credential(file)
+    except (OSError, ValueError) as error:
+        why = (getattr(error, "strerror", None) or "cannot be read").lower()
+        raise Invalid(
+            "role_credential", source, why, hint="give the path of a file that you can read"
+        ) from None
+
+
+def _credential(file: IO[bytes]) -> LongLivedCredential:
+    data = file.read(MAX_PEM + 1)
+    if len(data) > MAX_PEM:
+        raise Invalid("role_credential", f"{len(data)} bytes", f"must be at most {MAX_PEM} bytes")
+    return from_pem(data.decode("ascii", errors="replace"))
 
 
 def read_ssh_keys(sources: Sequence[str]) -> tuple[str, ...]:

@@ -61,6 +61,8 @@ def vm_view(now: datetime) -> View[VM]:
             Column("digest", lambda vm: vm.image_digest, wide=True),
             Column("user-data", lambda vm: vm.user_data_sha256 or "-", wide=True),
             Column("role", lambda vm: vm.role or "-", wide=True),
+            Column("role-credential", lambda vm: _moment(vm.role_credential_expires_at), wide=True),
+            Column("role-problem", lambda vm: vm.role_problem or "-", wide=True),
             Column("keys", _keys, wide=True),
             Column("request", lambda vm: vm.request_id or "-", wide=True),
             Column("restart", lambda vm: _restart(vm), wide=True),

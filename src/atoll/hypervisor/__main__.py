@@ -17,7 +17,7 @@ from atoll.errors import AtollError
 from atoll.hypervisor import config as configuration
 from atoll.hypervisor.app import serve
 from atoll.hypervisor.network import physical
-from atoll.system import files, logs, namespaces
+from atoll.system import core_dumps, files, logs, namespaces
 
 
 def main() -> int:
@@ -28,6 +28,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     logs.start()
     try:
+        core_dumps.forbid()
         config = configuration.load(Path(sys.argv[1]))
         outside = None
         if config.namespace is not None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
 
 from aiohttp import web
@@ -47,7 +47,6 @@ from atoll.identity.issuers import AuthorityIssuer, HttpsIssuer, RoleIssuer
 from atoll.identity.roles import RoleCallers
 from atoll.images.store import ImageStore
 from atoll.model.node import Capacity
-from atoll.model.vm import VM
 from atoll.plan.capacity import promised
 from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
@@ -106,7 +105,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     stores.prepare(loaded, records.unreadable, records.carried)
     vms = Inventory(config.name, records, loaded)
     control = ControlPort(config.port)
-    credentials = _credentials(config.roles, config.role_callers, vms.list)
+    credentials = _credentials(config.roles, config.role_callers, vms, records)
     if credentials is not None:
         stack.callback(credentials.close)
     forwarder = _forwarder(config.dns, outside)
@@ -141,6 +140,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         drivers=tuple(kinds.described.values()),
         has_roles=credentials is not None,
         role_callers=config.role_callers,
+        takes_credentials=credentials is not None and credentials.takes_own,
     )
     audit = AuditLog(config.state / "audit.jsonl", writer)
     pooling = Pooling(templates, config.hot_pool, config.memory_reserve_mib)
@@ -194,7 +194,7 @@ def _forwarder(dns: Dns, outside: str | None) -> Forwarder | None:
 
 
 def _credentials(
-    roles: Roles | None, callers: RoleCallers, vms: Callable[[], Iterable[VM]]
+    roles: Roles | None, callers: RoleCallers, vms: Inventory, records: Records
 ) -> Credentials | None:
     """What keeps the credentials of VMs that have a role, where this node can have any issued."""
     if roles is None:
@@ -206,7 +206,13 @@ def _credentials(
         assert roles.authority is not None
         issuer = AuthorityIssuer(roles.authority, timedelta(seconds=roles.lifetime_s))
     broker = HttpsBroker(roles.broker.url, roles.broker.ca) if roles.broker is not None else None
-    return Credentials(issuer, broker, vms)
+    return Credentials(
+        issuer,
+        broker,
+        vms.list,
+        own=records.credentials,
+        tell=lambda vm, problem: vms.update(vm, role_problem=problem),
+    )
 
 
 def _capacity(config: Config, stores: Stores) -> Capacity:

@@ -1,21 +1,25 @@
 """The credentials of VMs that have a role: issued when they are first needed, new at half of their life.
 
-Effects: asks an issuer and a broker. Keys are in memory only: another agent makes others.
+The issuer is asked with the node's own right, or, for a VM that was created with a long-lived credential of its role,
+with that one alone. Effects: asks an issuer and a broker. Keys are in memory only: another agent makes others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
+from typing import Protocol
 
 from msgspec import Struct, structs
 
-from atoll.errors import AtollError
+from atoll.errors import AtollError, Conflict, Denied
 from atoll.identity.brokers import Broker
-from atoll.identity.issuers import RoleIssuer, issue
+from atoll.identity.issuers import RoleIssuer, ShowsCredentials, issue
+from atoll.identity.long_lived import show
 from atoll.identity.roles import Algorithm, CloudCredential, KeyPair, RoleCredentials, make_keys
+from atoll.model.long_lived import LongLivedCredential
 from atoll.model.vm import VM
 from atoll.system import clock
 
@@ -28,6 +32,18 @@ RETRY_S = 10.0
 MAX_RETRY_S = 300.0
 
 
+Tell = Callable[[VM, str], Awaitable[object]]
+"""Is told why a VM's credentials could not be renewed; empty: they could."""
+
+
+class OwnCredentials(Protocol):
+    """The long-lived credentials that VMs were created with."""
+
+    async def read(self, vm: VM) -> LongLivedCredential:
+        """That of this VM, or HostFailure."""
+        ...
+
+
 class _Holding(Struct):
     """What is kept of one VM."""
 
@@ -37,6 +53,8 @@ class _Holding(Struct):
     failures: int = 0
     not_before_s: float = 0.0
     """No new attempt before this moment of the monotonic clock."""
+    problem: str = ""
+    """Why the last attempt failed."""
 
 
 class Credentials:
@@ -48,7 +66,11 @@ class Credentials:
         broker: Broker | None,
         vms: Callable[[], Iterable[VM]],
         now: Callable[[], datetime] = clock.now,
+        own: OwnCredentials | None = None,
+        tell: Tell | None = None,
     ) -> None:
+        self._own = own
+        self._tell = tell
         self._issuer = issuer
         self._broker = broker
         self._vms = vms
@@ -56,6 +78,11 @@ class Credentials:
         self._held: dict[str, _Holding] = {}
         # Each attempt costs a tenth of a second of CPU; VMs of a node that restarts take turns.
         self._turns = asyncio.Semaphore(2)
+
+    @property
+    def takes_own(self) -> bool:
+        """Whether the issuer can be asked with the credential that a VM was created with."""
+        return isinstance(self._issuer, ShowsCredentials)
 
     async def keep(self) -> None:
         """For ever: look, so that nothing that a guest holds ever ends."""
@@ -68,7 +95,8 @@ class Credentials:
         wanted = {vm.instance_id: vm for vm in self._vms() if vm.role is not None}
         for instance_id in self._held.keys() - wanted.keys():
             self._drop(self._held.pop(instance_id))
-        return tuple(work for vm in wanted.values() if (work := self._refresh_if_due(vm)) is not None)
+        due = (self._refresh_if_due(vm) for vm in wanted.values() if is_whole(vm))
+        return tuple(work for work in due if work is not None)
 
     def of(self, vm: VM) -> RoleCredentials | None:
         """What this VM can show now."""
@@ -104,33 +132,63 @@ class Credentials:
 
     async def _refresh(self, vm: VM, holding: _Holding) -> None:
         try:
-            async with self._turns:
-                await self._renew(vm, holding)
-            holding.failures = 0
-        except Exception as error:
-            # Whatever it was: a VM that nobody tries again for would lose its role unnoticed.
-            holding.failures += 1
-            delay_s = min(RETRY_S * 2 ** (holding.failures - 1), MAX_RETRY_S)
-            holding.not_before_s = clock.monotonic() + delay_s
-            why = error.brief if isinstance(error, AtollError) else type(error).__name__
-            log.error("credentials of VM %s for role %s: %s", vm.ip, vm.role, why)
+            problem = ""
+            try:
+                async with self._turns:
+                    await self._renew(vm, holding)
+                holding.failures = 0
+            except Exception as error:
+                # Whatever it was: a VM that nobody tries again for would lose its role unnoticed.
+                holding.failures += 1
+                delay_s = min(RETRY_S * 2 ** (holding.failures - 1), MAX_RETRY_S)
+                holding.not_before_s = clock.monotonic() + delay_s
+                problem = error.brief if isinstance(error, AtollError) else type(error).__name__
+            await self._note(vm, holding, problem)
         finally:
             holding.work = None
 
+    async def _note(self, vm: VM, holding: _Holding, problem: str) -> None:
+        """Say it where it is looked for: once in the log, and in the VM until it is over."""
+        if problem and problem != holding.problem:
+            log.error("credentials of VM %s for role %s: %s", vm.ip, vm.role, problem)
+        holding.problem = problem
+        if self._tell is not None and problem != vm.role_problem:
+            try:
+                await self._tell(vm, problem)
+            except AtollError as error:  # such as a full disk; or the VM has gone meanwhile
+                log.warning("VM %s: noting that its credentials are not renewed: %s", vm.ip, error.brief)
+
+    async def _issuer_for(self, vm: VM, now: datetime) -> RoleIssuer:
+        """Whom to ask. The node's own right is never used for a VM that came with a credential of its own."""
+        ends_at = vm.role_credential_expires_at
+        if ends_at is None:
+            return self._issuer
+        if ends_at <= now:
+            raise Denied(f"the credential that the VM was created with ended at {show(ends_at)}")
+        if self._own is None or not isinstance(self._issuer, ShowsCredentials):
+            raise Conflict("the node's issuer takes no credential of a VM, and this VM came with one")
+        return self._issuer.showing(await self._own.read(vm))
+
     async def _renew(self, vm: VM, holding: _Holding) -> None:
         assert vm.role is not None
-        if holding.keys is None:
-            holding.keys = await asyncio.to_thread(make_keys)
         old, now = holding.credentials, self._now()
         if old is None or past_half(old, now):
+            issuer = await self._issuer_for(vm, now)
+            if holding.keys is None:
+                holding.keys = await asyncio.to_thread(make_keys)
             holder = f"{vm.ip} {vm.instance_id}"
-            fresh = await issue(self._issuer, vm.role, holder, holding.keys, now)
+            fresh = await issue(issuer, vm.role, holder, holding.keys, now)
             holding.credentials = structs.replace(fresh, cloud=old.cloud if old is not None else None)
             log.info("VM %s has certificates of role %s until %s", vm.ip, vm.role, fresh.expires_at)
         held = holding.credentials
         assert held is not None
         if self._broker is not None and (held.cloud is None or past_half(held.cloud, now)):
             holding.credentials = structs.replace(held, cloud=await self._broker.exchange(held, now))
+
+
+def is_whole(vm: VM) -> bool:
+    """Its credential is on disk, if it came with one: a VM that is still being made may not have it yet."""
+    return vm.role_credential_expires_at is None or vm.started_by != ""
 
 
 def past_half(credential: RoleCredentials | CloudCredential, now: datetime) -> bool:

@@ -6,11 +6,14 @@ node: no guest sees it.
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 import sys
 from collections.abc import Mapping
+from copy import copy
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import aiohttp
 import msgspec
@@ -36,6 +39,7 @@ from atoll.identity.roles import (
     RoleCredentials,
 )
 from atoll.identity.signer import Answer, Renewal, Request
+from atoll.model.long_lived import LongLivedCredential
 from atoll.model.vm import check_role
 from atoll.system import processes
 
@@ -45,6 +49,15 @@ class RoleIssuer(Protocol):
 
     async def issue(self, role: str, holder: str, keys: Mapping[Algorithm, PublicKeys]) -> Answer:
         """Certificates of a role for keys that `holder`, a VM, is given."""
+        ...
+
+
+@runtime_checkable
+class ShowsCredentials(Protocol):
+    """An issuer that can be asked with a role's own credential."""
+
+    def showing(self, credential: LongLivedCredential) -> RoleIssuer:
+        """The same issuer, which is shown this and nothing of the node's."""
         ...
 
 
@@ -88,6 +101,12 @@ class HttpsIssuer:
     def __init__(self, service: HttpsService, callers: RoleCallers) -> None:
         self._service = service
         self._callers = callers
+        self._shown: LongLivedCredential | None = None
+
+    def showing(self, credential: LongLivedCredential) -> HttpsIssuer:
+        issuer = copy(self)
+        issuer._shown = credential
+        return issuer
 
     async def issue(self, role: str, holder: str, keys: Mapping[Algorithm, PublicKeys]) -> Answer:
         made = {
@@ -110,20 +129,29 @@ class HttpsIssuer:
 
     async def _ask(self, role: str, query: dict[str, str], public: str) -> str:
         service = self._service
+        what = f"asking {service.url} for a certificate of role {role}"
+        if self._shown is not None:
+            what += " with the credential that the VM was given"
         form = aiohttp.FormData()
         form.add_field("pubkeyfile", public.encode(), filename="key.pub")
         answer = await fetch(
-            f"asking {service.url} for a certificate of role {role}",
-            # Read anew each time: whoever renews the node's certificate replaces its file.
-            tls.client_context(
-                service.ca, _for_role(service.certificate, role), _for_role(service.key, role)
-            ),
+            what,
+            await asyncio.to_thread(self._context, role),
             "POST",
             f"{service.url.rstrip('/')}/certgen/{check_role(role)}",
             query=query,
             form=form,
         )
         return answer.decode(errors="replace")
+
+    def _context(self, role: str) -> ssl.SSLContext:
+        """What is shown. Read anew each time: whoever renews the node's certificate replaces its file."""
+        service, shown = self._service, self._shown
+        if shown is not None:
+            return tls.memory_client_context(service.ca, shown.certificate.encode(), shown.key.encode())
+        return tls.client_context(
+            service.ca, _for_role(service.certificate, role), _for_role(service.key, role)
+        )
 
 
 async def issue(

@@ -142,7 +142,7 @@ def check_role_given(identity: Identity, role: str, operators: Operators) -> Non
     if role not in identity.groups and not operators.include(identity):
         raise Denied(
             f"{identity.user} may not give a VM the role {role}",
-            hint=f"it takes a certificate with group {role}, or an operator of the node",
+            hint=f"it takes a certificate with group {role}, an operator of the node, or a credential of the role",
             details={"user": identity.user, "role": role},
         )
 

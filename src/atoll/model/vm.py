@@ -256,6 +256,11 @@ class VM(Struct, frozen=True):
     watchdog_action: WatchdogAction = WatchdogAction.RESET
     netboot: Netboot = Netboot.NEVER
     """`started_by` tells whether it has booted before."""
+    role_credential_expires_at: datetime | None = None
+    """When the credential ends that it was created with, and that those of its role are renewed with. None: it has
+    none of its own, and its node vouches for it."""
+    role_problem: str = ""
+    """Why the credentials of its role could not be renewed; empty: they could."""
 
     @property
     def all_nics(self) -> tuple[VmNic, ...]:

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from atoll.errors import Conflict, HostFailure, TooLarge
 from atoll.system import steps
-from atoll.system.failures import failing
+from atoll.system.failures import failing, ignoring
 from atoll.system.removal import remove_tree as remove_tree
 
 if TYPE_CHECKING:
@@ -49,12 +49,22 @@ def write_durably(path: Path, data: bytes, mode: int = 0o600) -> None:
         raise failure
 
 
+def write_once(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Make a file that is whole and for good, or not there. One that is there already stays as it is."""
+    (failure,) = _replace([_Replacement(Write(path, data, mode), _link_unless_there)])
+    if failure is not None:
+        raise failure
+
+
 def write_together(writes: Sequence[Write]) -> list[HostFailure | None]:
     """Replace many files, each as `write_durably` does, with little more waiting for the disk than for one.
 
     They are replaced in the order given. What became of each: a failure of one is no failure of another.
     """
-    under_way = [_Replacement(write) for write in writes]
+    return _replace([_Replacement(write) for write in writes])
+
+
+def _replace(under_way: Sequence[_Replacement]) -> list[HostFailure | None]:
     try:
         for one in under_way:
             one.attempt(one.write)
@@ -254,8 +264,10 @@ async def connect_unix(path: Path) -> tuple[asyncio.StreamReader, asyncio.Stream
 class _Replacement:
     """One file on its way: written beside its place, on disk, in its place, its name on disk."""
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Write, put: Callable[[Path, Path], object] = Path.replace) -> None:
+        """`put` gives what was written beside its place its name there."""
         self.path = write.path
+        self._put = put
         self.failure: HostFailure | None = None
         self._content = write
         self._temporary = write.path.with_name(f".{write.path.name}.{secrets.token_hex(6)}{_TEMPORARY}")
@@ -286,7 +298,7 @@ class _Replacement:
 
     def rename(self) -> None:
         steps.step("write.written")
-        self._temporary.replace(self.path)
+        self._put(self._temporary, self.path)
         self._made = False
 
     def finish(self) -> None:
@@ -302,6 +314,13 @@ class _Replacement:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _link_unless_there(temporary: Path, path: Path) -> None:
+    # Unlike a rename, a link replaces nothing.
+    with ignoring(errno.EEXIST):
+        path.hardlink_to(temporary)
+    temporary.unlink()
 
 
 def _end_of_lines(descriptor: int) -> int:

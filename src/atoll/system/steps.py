@@ -25,8 +25,8 @@ STEPS = frozenset(
         *("write.begin", "write.written", "write.renamed"),
         *("discard.renamed", "discard.removed"),
         # create
-        *("create.claimed", "create.saved", "create.user-data", "create.volumes", "create.launched"),
-        "create.committed",
+        *("create.claimed", "create.saved", "create.user-data", "create.credential", "create.volumes"),
+        *("create.launched", "create.committed"),
         # a machine: its cgroup, its place in the network, its process; and their removal
         *("launch.limited", "launch.plugged", "launch.started"),
         *("halt.killed", "halt.unplugged", "halt.released", "halt.discarded"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import json
@@ -21,6 +22,8 @@ from typing import Any
 
 from atoll.api import hypervisor as api
 from atoll.api.client import Client
+from atoll.hypervisor.vms.records import Records
+from atoll.identity.authority import Authority
 from atoll.identity.tls import client_context
 from atoll.images.store import ImageStore
 from atoll.model.image import DirectBoot
@@ -32,6 +35,8 @@ from atoll.system import cgroups, namespaces, processes
 from atoll.system.ids import Register
 from atoll.system.links import Links
 from atoll.system.owners import owner_of
+from atoll.system.writer import Writer
+from role_credentials import a_credential
 
 PORT = 6976
 SERVING_S = 30.0
@@ -115,6 +120,8 @@ class Lab:
         client = cloud.directory / "client"
         self._tls = client_context(client / "ca.pem", client / "user.pem", client / "user.key")
         self.given: dict[str, set[str]] = {subnet: set() for subnet in SUBNETS}
+        self.credential = a_credential(Authority.open(cloud.directory / "pki"))
+        """One of role web, for VMs to be created with. Nobody answers for the issuer that would take it."""
 
     # --- agents
 
@@ -210,8 +217,9 @@ class Lab:
 
     def _write_configs(self) -> None:
         told = json.loads((self.cloud.directory / "agent.json").read_text())
-        told.pop("roles", None)
-        told |= {"drivers": [self.kind], **COMMON, **self._more}
+        issuer = {"url": "https://127.0.0.1:1", "ca": str(self.cloud.directory / "client" / "ca.pem")}
+        roles = {"roles": {"issuer": issuer}, "role_callers": {"users": ["web"]}}
+        told |= {"drivers": [self.kind], **roles, **COMMON, **self._more}
         for name, more in CONFIGS.items():
             self._config(name).write_text(json.dumps(told | more))
         self.add_images()
@@ -309,7 +317,8 @@ class Lab:
             kept = json.loads(records[vm.ip].read_text())["vm"]
             assert (kept["name"], kept["state"], kept["tags"]) == (vm.name, vm.state, vm.tags)
         assert list((self.state / "trash").iterdir()) == [], "something is left in the trash"
-        assert [str(path) for path in self.state.rglob(".*.tmp")] == [], "half a write is left"
+        self._check_writes()
+        self._check_credentials(listed)
         volumes = {str(path.relative_to(self.state / "volumes")) for path in self.state.glob("volumes/*/*")}
         named = {f"{vm.ip}/{volume.file}" for vm in listed for volume in vm.volumes if volume.store}
         assert volumes == named, "volumes are left or lost"
@@ -330,6 +339,21 @@ class Lab:
                 status = Path(f"/proc/{self.cloud.qemu(vm.ip)}/status").read_text()
                 uids = next(line.split()[1:] for line in status.splitlines() if line.startswith("Uid:"))
                 assert uids == [str(given[vm.ip].first)] * 4
+
+    def _check_writes(self) -> None:
+        """None is left half done. One may be under way: that the issuer of a VM's role does not answer is noted."""
+        until = time.monotonic() + SERVING_S
+        while half := [str(path) for path in self.state.rglob(".*.tmp")]:
+            assert time.monotonic() < until, f"half a write is left: {half}"
+            time.sleep(0.02)
+
+    def _check_credentials(self, listed: tuple[VM, ...]) -> None:
+        having = {vm.ip for vm in listed if vm.role_credential_expires_at is not None}
+        assert {path.parent.name for path in self.state.glob("vms/*/role-credential")} == having
+        store = Records(self.state, Writer()).credentials
+        for vm in listed:
+            if vm.ip in having:
+                assert asyncio.run(store.read(vm)) == self.credential
 
     def _check_templates(self) -> None:
         """None is half there for long: those that there are may be made or dropped just now."""

@@ -304,12 +304,19 @@ class Player:
         name = self._random.choice(free)
         # One with a disk is never forked.
         disks = (VolumeSpec(1),) if image == "tiny" and self._random.random() < 0.3 else ()
+        credential = self._lab.credential if self._random.random() < 0.3 else None
         spec = VmSpec(
-            name, image, driver=self._lab.kind, memory_mib=self._memory_mib, milli_cpus=50, volumes=disks
+            name,
+            image,
+            driver=self._lab.kind,
+            memory_mib=self._memory_mib,
+            milli_cpus=50,
+            volumes=disks,
+            role="web" if credential else None,
         )
-        body = CreateVm(
-            spec, b"#!x" if self._random.random() < 0.5 else b"", Wait("started", 20), uuid.uuid4().hex
-        )
+        user_data = b"#!x" if self._random.random() < 0.5 else b""
+        wait, request_id = Wait("started", 20), uuid.uuid4().hex
+        body = CreateVm(spec, user_data, wait, request_id, role_credential=credential)
         self.model.making.add(name)
         try:
             _last(client.stream(api.VM_CREATE, body=body))

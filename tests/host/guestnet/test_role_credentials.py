@@ -30,6 +30,8 @@ from atoll.errors import Denied, HostFailure, Unreachable
 from atoll.guestnet.metadata.guest import Guest
 from atoll.guestnet.metadata.server import MetadataServer
 from atoll.hypervisor.credentials import Credentials
+from atoll.hypervisor.vms.credential_store import CredentialStore
+from atoll.hypervisor.vms.records import Records
 from atoll.identity import tls
 from atoll.identity.authority import Authority
 from atoll.identity.brokers import Broker, HttpsBroker, StaticBroker
@@ -40,7 +42,9 @@ from atoll.identity.roles import Algorithm, CloudCredential, RoleCallers, make_k
 from atoll.identity.ssh_authority import SshAuthority
 from atoll.model.vm import VM
 from atoll.system import clock
+from atoll.system.writer import Writer
 from known_callers import KnownCallers
+from role_credentials import a_credential, secret_lines
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Station
@@ -145,12 +149,17 @@ def sts(said: list[str], lifetime: timedelta = HOUR) -> web.RouteDef:
 
 @contextlib.asynccontextmanager
 async def metadata(
-    island: Island, station: Station, issuer: RoleIssuer, broker: Broker | None = None
+    island: Island,
+    station: Station,
+    issuer: RoleIssuer,
+    broker: Broker | None = None,
+    own: CredentialStore | None = None,
 ) -> AsyncIterator[Credentials]:
     """The metadata service of a guest with a role, as the agent wires it."""
     station.configure()
-    vm: VM = structs.replace(station.vm, role="web")
-    credentials = Credentials(issuer, broker, lambda: [vm])
+    ends_at = clock.now() + HOUR if own is not None else None
+    vm: VM = structs.replace(station.vm, role="web", role_credential_expires_at=ends_at)
+    credentials = Credentials(issuer, broker, lambda: [vm], own=own)
 
     def guest_at(ip: str) -> Guest | None:
         known = Guest(vm, subnet=station.lease.subnet, credentials=credentials.of(vm))
@@ -237,6 +246,31 @@ async def test_a_keymaster_issues_over_https_to_a_node_that_may_ask(
             await issue(other, "web", "vm", make_keys(), clock.now())
     with pytest.raises(Unreachable, match="asking https://127"):
         await issue(HttpsIssuer(service, ROLES), "web", "vm", make_keys(), clock.now())
+
+
+async def test_a_guest_that_came_with_a_credential_gets_short_lived_ones_and_never_that_one(
+    island: Island, good: Station, authority: Authority, pki: Pki, tmp_path: Path
+) -> None:
+    records = Records(tmp_path / "state", Writer())
+    records.prepare()
+    records.directory(good.vm.ip).mkdir()
+    given = a_credential(authority)
+    await records.credentials.write(good.vm, given)
+    callers: list[str] = []
+    async with pki.server(keymaster(authority), sts(callers)) as url:
+        # By its own right the node gets nothing for this role.
+        service = HttpsService(url, pki.ca, tmp_path / "other.pem", tmp_path / "other.key")
+        broker = HttpsBroker(f"{url}/roles", pki.ca)
+        async with metadata(island, good, HttpsIssuer(service, ROLES), broker, records.credentials):
+            found = await files_of(good)
+            cloud = await good.ask("/latest/meta-data/iam/security-credentials/web")
+    made = x509.load_pem_x509_certificate(found["X.509-certificate"])
+    assert [name.value for name in made.subject] == ["web"]
+    assert made.not_valid_after_utc < clock.now() + 2 * HOUR
+    assert json.loads(cloud.body)["SecretAccessKey"] == SECRET
+    assert callers == ["web"]
+    for line in secret_lines(given):
+        assert not any(line.encode() in content for content in found.values())
 
 
 async def test_boto3_picks_the_credentials_up_unmodified(

@@ -35,6 +35,16 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
     assert os.listdir(tmp_path) == ["there"]
 
 
+def test_a_file_that_is_made_once_is_whole_and_never_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "secrets.key"
+    files.write_once(path, b"one")
+    files.write_once(path, b"two")
+    assert (path.read_bytes(), path.stat().st_mode & 0o777, path.stat().st_nlink) == (b"one", 0o600, 1)
+    assert os.listdir(tmp_path) == ["secrets.key"]
+    with pytest.raises(HostFailure, match=r"^writing .*/nowhere/key: "):
+        files.write_once(tmp_path / "nowhere" / "key", b"three")
+
+
 def test_a_full_disk_is_told_as_such() -> None:
     with pytest.raises(HostFailure, match="No space left on device") as failure, failing("writing x"):
         Path("/dev/full").write_bytes(b"data")

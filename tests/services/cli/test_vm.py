@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +45,59 @@ def test_user_data_can_come_from_standard_input(
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"#!/bin/sh\n")))
     assert atoll("vm", "create", "--name", "web", "--image", "appliance", "--user-data", "-").status == 0
     assert cloud.node.created[0].user_data == b"#!/bin/sh\n"
+
+
+CREDENTIAL = (
+    "-----BEGIN CERTIFICATE-----\nUFVCTElD\n-----END CERTIFICATE-----\n"
+    "-----BEGIN PRIVATE KEY-----\nU0VDUkVU\n-----END PRIVATE KEY-----\n"
+)
+
+
+def test_the_credential_of_a_role_arrives_and_is_shown_nowhere(
+    atoll: Atoll, cloud: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "web.pem"
+    file.write_text(CREDENTIAL)
+    create = [
+        "vm",
+        "create",
+        "--name",
+        "web",
+        "--image",
+        "i",
+        "--role",
+        "web",
+        "--role-credential",
+        str(file),
+    ]
+    file.chmod(0o644)
+    refused = atoll(*create)
+    assert (refused.status, cloud.node.created) == (2, [])
+    assert refused.err.endswith(f"others than its owner may read it\n  hint: chmod 600 {file}\n")
+    file.chmod(0o600)
+    outcomes = [
+        refused,
+        atoll(*create, "-o", "json"),
+        atoll("vm", "show", "web"),
+        atoll("vm", "show", "web", "-o", "yaml"),
+        atoll("vm", "show", "web", "--as-request"),
+    ]
+    sent = cloud.node.created[0].role_credential
+    assert sent.certificate + sent.key == CREDENTIAL
+    assert [outcome.status for outcome in outcomes] == [2, 0, 0, 0, 0]
+    for outcome in outcomes:
+        assert "U0VDUkVU" not in outcome.out + outcome.err
+        assert "PRIVATE" not in outcome.out + outcome.err
+
+
+def test_a_vm_tells_until_when_it_has_a_credential_and_what_is_wrong_with_it(
+    atoll: Atoll, cloud: Any
+) -> None:
+    ends_at = datetime(2024, 6, 1, tzinfo=UTC)
+    cloud.node.make("web", role="web", role_credential_expires_at=ends_at, role_problem="it answered 403")
+    shown = atoll("vm", "show", "web").out
+    assert re.search(r"role-credential +2024-06-01 00:00:00Z", shown)
+    assert re.search(r"role-problem +it answered 403", shown)
 
 
 @pytest.mark.parametrize(

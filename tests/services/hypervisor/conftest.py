@@ -22,6 +22,7 @@ from atoll.api.route import Done
 from atoll.api.server import application
 from atoll.drivers.machine.sim import SimDriver, SimFaults
 from atoll.hypervisor.consoles.bootlog import BootLogs
+from atoll.hypervisor.credentials import Credentials
 from atoll.hypervisor.http.handlers import MAX_BODY, Backstage, Handlers
 from atoll.hypervisor.launch.holds import ImageHolds, images_of
 from atoll.hypervisor.launch.hotpool import Pooling
@@ -43,6 +44,7 @@ from atoll.hypervisor.vms.room import NodeFacts
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import Operators
+from atoll.identity.issuers import RoleIssuer
 from atoll.identity.roles import RoleCallers
 from atoll.images.store import ImageStore
 from atoll.model.image import DirectBoot, Image
@@ -54,6 +56,7 @@ from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
 from atoll.serving.health import Health
 from atoll.serving.supervisor import Supervisor
+from atoll.system import clock
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
 from atoll.system.writer import Writer
@@ -77,6 +80,10 @@ class Node:
         self.open_ports: set[int] = set()
         self.hot_pool = 0
         self.role_callers = RoleCallers()
+        self.issuer: RoleIssuer | None = None
+        self.credentials: Credentials | None = None
+        self.now = clock.now
+        """What those who keep credentials take the time to be."""
         self.port = 0
         self.writer = Writer()
         self._runner: web.AppRunner | None = None
@@ -112,6 +119,15 @@ class Node:
             "atoll/services-test", self.records.directory, holdings.subnet_of, self.stores.path
         )
         self.machines = Machines(supplies, self.network, place, self.templates)
+        if self.issuer is not None:
+            self.credentials = Credentials(
+                self.issuer,
+                None,
+                vms.list,
+                lambda: self.now(),
+                own=self.records.credentials,
+                tell=lambda vm, problem: vms.update(vm, role_problem=problem),
+            )
         facts = NodeFacts(
             name="node1",
             ip="10.9.0.2",
@@ -121,6 +137,8 @@ class Node:
             drivers=(await self.driver.describe(),),
             cores=2,
             role_callers=self.role_callers,
+            has_roles=self.credentials is not None,
+            takes_credentials=self.credentials is not None and self.credentials.takes_own,
             backoff=self.backoff,
             acknowledge_within_s=self.acknowledge_within_s,
         )
@@ -137,7 +155,7 @@ class Node:
         )
         pooling = Pooling(self.templates, self.hot_pool, 0, self.answers)
         self.service = Hypervisor(bench, signals, Options(self.stores, pooling, self.audit, self.answers))
-        self._callers = Callers(self.records.user_data)
+        self._callers = Callers(self.records.user_data, self.credentials)
         self._callers.count(
             Census(lambda: holdings.given, holdings.leases, self.service.find_port, vms.list, signals.reached)
         )
@@ -151,6 +169,8 @@ class Node:
         self.background.keep("making templates", self.templates.tend)
         if self.hot_pool:
             self.background.keep("filling the hot pool", self.service.pool.tend)
+        if self.credentials is not None:
+            self.background.keep("renewing the credentials of VMs", self.credentials.keep)
         meter = Meter(vms.list, self.machines.group, self.stores.used_mib)
         logs = BootLogs(self.records.directory)
         backstage = Backstage(
@@ -178,6 +198,8 @@ class Node:
 
     async def stop(self) -> None:
         """The agent goes; machines stay."""
+        if self.credentials is not None:
+            self.credentials.close()
         if self._runner is not None and self._runner.server is not None:
             # As when it is killed: nobody says goodbye.
             for connection in self._runner.server.connections:
@@ -269,8 +291,11 @@ class User(AsyncClient):
     ) -> VM:
         user_data = spec.pop("user_data", b"")
         timeout_s = spec.pop("timeout_s", 10)
+        role_credential = spec.pop("role_credential", None)
         wanted = VmSpec(**{"name": name, "image": "tiny", "driver": "sim", "memory_mib": 64, **spec})
-        request = CreateVm(wanted, user_data, Wait(wait_for, timeout_s), request_id)
+        request = CreateVm(
+            wanted, user_data, Wait(wait_for, timeout_s), request_id, role_credential=role_credential
+        )
         return await result(self.stream(api.VM_CREATE, body=request))
 
     async def list(self) -> tuple[VM, ...]:

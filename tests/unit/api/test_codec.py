@@ -213,3 +213,29 @@ def test_lines_of_a_stream_are_items_then_one_result():
 def test_an_error_in_a_stream_is_raised_as_what_it_was():
     with pytest.raises(NotFound, match="gone"):
         decode_line(VM_CREATE, line(error=problem_of(NotFound("gone"))))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"role_credential": "s3cr3t"},
+        {"role_credential": ["s3cr3t"]},
+        {"role_credential": {"certificate": "s3cr3t", "key": 5}},
+        {"role_credential": {"certificate": "", "key": "s3cr3t"}},
+        {"role_credential": {"certificate": "s3cr3t"}},
+        {"role_credential": {"certificate": "s3cr3t", "key": "s3cr3t"}},
+        {"role_credential": {"certificate": "s3cr3t", "key": "s3cr3t", "password": "s3cr3t"}},
+        {"role_credential": {"certificate": "s3cr3t" * 9999, "key": "s3cr3t"}},
+    ],
+)
+def test_a_secret_is_refused_by_the_name_of_its_field_and_never_quoted(body):
+    data = encode({"spec": {"name": "web", "image": "i", "role": "web"}, **body})
+    with pytest.raises((Malformed, Invalid)) as refusal:
+        decode_body(CreateVm, data)
+    assert "role_credential" in refusal.value.brief
+    assert b"s3cr3t" not in encode(problem_of(refusal.value))
+
+
+def test_a_field_beside_a_secret_one_is_still_quoted():
+    with pytest.raises(Malformed, match="request_id 5: expected"):
+        decode_body(CreateVm, encode({"spec": {"name": "web", "image": "i"}, "request_id": 5}))

@@ -14,6 +14,7 @@ from atoll.cli.main import parser_for
 from atoll.cli.vm_request import create_request, read_user_data, replayed_request, stop_request
 from atoll.errors import Invalid, Malformed
 from atoll.model.hardware import WatchdogAction
+from atoll.model.long_lived import LongLivedCredential
 from atoll.model.vm import MAX_USER_DATA, MachineType, RestartPolicy, VmSpec
 from atoll.model.volume import FileSystem, VolumeSpec, VolumeType
 
@@ -132,6 +133,80 @@ def test_nonsense_is_refused_and_named(argv, field):
     with pytest.raises(Invalid) as refusal:
         request(*argv)
     assert refusal.value.details["field"] == field
+
+
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nUFVCTElD\n-----END CERTIFICATE-----\n"
+PRIVATE = "-----BEGIN PRIVATE KEY-----\nU0VDUkVU\n-----END PRIVATE KEY-----\n"
+
+
+def credential_file(tmp_path: Path, text: str = PRIVATE + CERTIFICATE, mode: int = 0o600) -> str:
+    file = tmp_path / "web.pem"
+    file.write_text(text)
+    file.chmod(mode)
+    return str(file)
+
+
+def test_the_credential_of_a_role_is_read_from_a_file(tmp_path: Path):
+    got = request("--role", "web", "--role-credential", credential_file(tmp_path)).role_credential
+    assert got == LongLivedCredential(CERTIFICATE, PRIVATE)
+
+
+def test_the_credential_of_a_role_comes_from_standard_input(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO((CERTIFICATE + PRIVATE).encode())))
+    got = request("--role", "web", "--role-credential", "-").role_credential
+    assert got == LongLivedCredential(CERTIFICATE, PRIVATE)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644])
+def test_a_credential_that_others_may_read_is_refused_with_what_to_do(tmp_path: Path, mode: int):
+    file = credential_file(tmp_path, mode=mode)
+    with pytest.raises(Invalid, match="others than its owner may read it") as refusal:
+        request("--role", "web", "--role-credential", file)
+    assert refusal.value.hint == f"chmod 600 {file}"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("U0VDUkVU", "certificate .* there is none in it"),
+        (CERTIFICATE, "there is no private key in it"),
+        (CERTIFICATE + PRIVATE.replace("PRIVATE", "ENCRYPTED PRIVATE"), "is encrypted"),
+        (CERTIFICATE + PRIVATE + "U0VDUkVU" * 9000, "must be at most 65536 bytes"),
+    ],
+)
+def test_what_is_no_credential_is_refused_unseen(tmp_path: Path, text: str, says: str):
+    with pytest.raises(Invalid, match=says) as refusal:
+        request("--role", "web", "--role-credential", credential_file(tmp_path, text))
+    assert "U0VDUkVU" not in f"{refusal.value.brief} {refusal.value.hint} {refusal.value.details}"
+
+
+def test_a_credential_needs_a_role_and_a_file_that_is_there(tmp_path: Path):
+    with pytest.raises(Invalid, match="is for a role, and the VM has none"):
+        request("--role-credential", credential_file(tmp_path))
+    with pytest.raises(Invalid, match="no such file"):
+        request("--role", "web", "--role-credential", str(tmp_path / "nothing"))
+
+
+def test_standard_input_is_one_thing_only():
+    for other in (["--user-data", "-"], ["--request", "-"]):
+        options = parse(
+            "create", "--name", "w", "--image", "i", "--role", "w", "--role-credential", "-", *other
+        )
+        with pytest.raises(Malformed, match="standard input can be one thing only"):
+            create_request(options, b"")
+
+
+def test_a_request_from_a_file_can_be_given_its_credential(tmp_path: Path):
+    spec = VmSpec("web", "appliance", role="web")
+    file = tmp_path / "request"
+    file.write_bytes(msgspec.json.encode(CreateVm(spec)))
+    options = ["create", "--request", str(file)]
+    assert replayed_request(parse(*options)).role_credential is None
+    wanted = LongLivedCredential(CERTIFICATE, PRIVATE)
+    given = replayed_request(parse(*options, "--role-credential", credential_file(tmp_path)))
+    assert given.role_credential == wanted
+    file.write_bytes(msgspec.json.encode(CreateVm(spec, role_credential=wanted)))
+    assert replayed_request(parse(*options)).role_credential == wanted
 
 
 def test_stop_asks_first_and_forces_at_once_when_told():

@@ -12,6 +12,7 @@ from msgspec import structs
 from atoll.api.hypervisor import CreateVm
 from atoll.errors import Conflict, Denied, Invalid, PoolEmpty
 from atoll.hypervisor.vms.room import Room
+from atoll.identity import long_lived
 from atoll.identity.access import Operators, check_owners_given, check_subnet
 from atoll.identity.roles import check_creator, check_role_given
 from atoll.model.hardware import Netboot, Watchdog
@@ -32,10 +33,27 @@ def new_instance_id(spec: VmSpec) -> str:
     return f"ec2{made[3:]}" if spec.imdsv2_required else made
 
 
+def credential_end(request: CreateVm, now: datetime) -> datetime | None:
+    """When the credential of its role ends that a request brings, or Invalid; None when it brings none."""
+    if request.role_credential is None or request.spec.role is None:
+        return None
+    return long_lived.check(request.role_credential, request.spec.role, now)
+
+
 def plan_vm(
-    request: CreateVm, identity: Identity, image: Image, room: Room, *, now: datetime, instance_id: str
+    request: CreateVm,
+    identity: Identity,
+    image: Image,
+    room: Room,
+    *,
+    now: datetime,
+    instance_id: str,
+    credential_ends_at: datetime | None = None,
 ) -> VM:
-    """The VM; or NotFound, Conflict, Invalid, Denied, PoolEmpty, NoCapacity."""
+    """The VM; or NotFound, Conflict, Invalid, Denied, PoolEmpty, NoCapacity.
+
+    `credential_ends_at` is when the request's credential of the role ends, which has been checked.
+    """
     spec = request.spec
     check_creator(identity, room.role_callers)
     _check_image(spec, image)
@@ -45,12 +63,7 @@ def plan_vm(
         )
     check_owners_given(identity, spec.owner_users, room.operators)
     if spec.role is not None:
-        check_role_given(identity, spec.role, room.operators)
-        if not room.has_roles:
-            raise Conflict(
-                f"VM {spec.name}: role {spec.role}: nobody issues credentials for roles on {room.node}",
-                hint="name an issuer in the agent's configuration: roles",
-            )
+        _check_role(spec.name, spec.role, identity, room, shown=credential_ends_at is not None)
     first, *others = _nics(spec, identity, room)
     vm = VM(
         ip=first.ip,
@@ -88,6 +101,7 @@ def plan_vm(
         watchdog=spec.watchdog,
         watchdog_action=spec.watchdog_action,
         netboot=spec.netboot,
+        role_credential_expires_at=credential_ends_at,
     )
     doing = f"creating a VM on {room.node}"
     capacity.check_fits(capacity.demand(vm), capacity.free(room.total, room.vms), doing)
@@ -96,6 +110,22 @@ def plan_vm(
     check_hardware(vm, room.hardware_kinds)
     placed = place(spec.volumes, room.spaces, room.volumes, vm.volumes[:1])
     return structs.replace(vm, volumes=(vm.volumes[0], *placed))
+
+
+def _check_role(vm: str, role: str, identity: Identity, room: Room, *, shown: bool) -> None:
+    if not shown:
+        # Whoever shows a credential of the role can act in it already; the node lends them nothing of its own.
+        check_role_given(identity, role, room.operators)
+    if not room.has_roles:
+        raise Conflict(
+            f"VM {vm}: role {role}: nobody issues credentials for roles on {room.node}",
+            hint="name an issuer in the agent's configuration: roles",
+        )
+    if shown and not room.takes_credentials:
+        raise Conflict(
+            f"VM {vm}: role {role}: the issuer of {room.node} is its own CA, which takes no credential for a role",
+            hint=f"leave it out; it takes a certificate with group {role}, or an operator of the node",
+        )
 
 
 def _as_asked(specs: Sequence[VolumeSpec]) -> list[Volume]:

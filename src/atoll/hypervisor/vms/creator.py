@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 
 from msgspec import Struct, structs
 
@@ -16,7 +17,7 @@ from atoll.api.route import Done
 from atoll.errors import AtollError
 from atoll.hypervisor.launch.hotpool import HotPool, Member
 from atoll.hypervisor.vms.acknowledgements import Acknowledgements
-from atoll.hypervisor.vms.creation import new_instance_id, plan_vm
+from atoll.hypervisor.vms.creation import credential_end, new_instance_id, plan_vm
 from atoll.hypervisor.vms.records import Record
 from atoll.hypervisor.vms.stages import Stages
 from atoll.hypervisor.vms.workbench import Workbench
@@ -59,7 +60,7 @@ class Creator:
             yield Done(found)
             return
         claim = self._claim(request, identity, found)
-        vm = claim.vm
+        vm, records = claim.vm, self._bench.records
         self._stages.begin(vm, began)
         async with self._vms.lock(vm), Undo() as undo:
             undo.add(self.undo, vm)
@@ -69,8 +70,11 @@ class Creator:
             steps.step("create.saved")
             yield self._stages.progress(vm, "address")
             if request.user_data:
-                await self._bench.records.write_user_data(vm.ip, request.user_data)
+                await self._vms.write(vm, records.write_user_data(vm.ip, request.user_data))
             steps.step("create.user-data")
+            if request.role_credential is not None:
+                await self._vms.write(vm, records.credentials.write(vm, request.role_credential))
+            steps.step("create.credential")
             for volume in vm.volumes:
                 if volume.store:
                     await self._bench.stores.make(vm.ip, volume, self._bench.machines.uid(vm))
@@ -137,13 +141,15 @@ class Creator:
             freed=self._vms.freed | dict.fromkeys(pooled, sys.maxsize),
         )
         now, instance_id = clock.now(), new_instance_id(request.spec)
-        vm = plan_vm(request, identity, image, room, now=now, instance_id=instance_id)
+        ends_at = credential_end(request, now)
+        planned = partial(plan_vm, request, identity, image, now=now, credential_ends_at=ends_at)
+        vm = planned(room, instance_id=instance_id)
         member = self._pool.choose(vm)
         if member is not None:
             # Again, with that address before all others: more of a VM may follow from its address.
             first: Place = (member.vm.subnet, member.vm.ip)
             room = structs.replace(room, freed=room.freed | {first: -1})
-            vm = plan_vm(request, identity, image, room, now=now, instance_id=member.vm.instance_id)
+            vm = planned(room, instance_id=member.vm.instance_id)
         fits = member is not None and member.vm.ip == vm.ip
         if not fits:  # its address was taken from the node meanwhile
             vm = structs.replace(vm, instance_id=instance_id)

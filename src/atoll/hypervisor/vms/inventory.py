@@ -148,6 +148,10 @@ class Inventory:
         """Put it on disk as it is."""
         await self._whole(vm, self._save(vm))
 
+    async def write(self, vm: VM, beside: Coroutine[Any, Any, None]) -> None:
+        """Write what is kept beside the record: to its end, and before the VM is forgotten."""
+        await self._whole(vm, beside)
+
     async def update(self, vm: VM, **changes: Any) -> VM:
         """Change what is kept of a VM, its own fields and those of its record."""
         # From here on, without an await between: what it claims is not promised to anybody else.

@@ -6,6 +6,8 @@
     <state>/vms/<ip>/ids-<first>-<n>    the users that it runs as, likewise
     <state>/vms/<ip>/user-data-<hash>   the user data, and what it was before; beside it the console's log
     <state>/vms/<ip>/<kind>/            what the driver of this kind keeps: sockets, logs, disks
+    <state>/vms/<ip>/role-credential    the credential that it was created with: see credential_store.py
+    <state>/secrets.key                 what that is encrypted with
     <state>/trash/                      directories on their way out; emptied at start-up
 
 Effects: durable files, written beside the loop, so that nobody waits for a disk but those who asked. A record is there
@@ -27,6 +29,7 @@ from msgspec import Struct, structs
 
 from atoll import RECORD_FORMAT
 from atoll.errors import AtollError, HostFailure
+from atoll.hypervisor.vms.credential_store import CredentialStore
 from atoll.model.checks import check_ip
 from atoll.model.network import mac_for
 from atoll.model.vm import MAX_USER_DATA, UNKNOWN_DRIVER, VM, MachineType, VmNic, VmState
@@ -34,6 +37,7 @@ from atoll.plan.addresses import Given, nic_of
 from atoll.plan.ids import Ids
 from atoll.plan.recovery import Want
 from atoll.serving.formats import Format, Unknown
+from atoll.serving.vault import Vault
 from atoll.system import aside, files, steps
 from atoll.system.failures import failing
 from atoll.system.writer import Writer
@@ -85,6 +89,7 @@ class Records:
         self._writer = writer
         self._vms = state / "vms"
         self._trash = state / "trash"
+        self.credentials = CredentialStore(Vault(state / "secrets.key"), self.directory)
         self._user_data: dict[str, str] = {}
         self.carried: dict[str, str] = {}
         """VMs whose move was cut short: what is kept of them elsewhere may be at that other address."""

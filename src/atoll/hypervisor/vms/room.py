@@ -28,6 +28,8 @@ class NodeFacts(Struct, frozen=True):
     has_roles: bool = False
     """Whether VMs can be given roles: somebody issues their credentials."""
     role_callers: RoleCallers = RoleCallers()
+    takes_credentials: bool = False
+    """Whether that issuer takes the credential that a VM comes with."""
     cores: int = 0
     overcommit: Overcommit = Overcommit()
     backoff: Backoff = Backoff()
@@ -50,6 +52,8 @@ class Room(Struct, frozen=True):
     has_roles: bool = False
     """Somebody issues credentials for the roles of VMs here."""
     role_callers: RoleCallers = RoleCallers()
+    takes_credentials: bool = False
+    """And takes the credential that a VM comes with."""
     cores: int = 0
     """Those of the host; none given: as many as there are CPUs to promise."""
     spaces: tuple[Space, ...] = ()

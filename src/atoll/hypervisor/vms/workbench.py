@@ -73,6 +73,7 @@ class Workbench(Struct, frozen=True):
             freed=self.vms.freed,
             has_roles=self.facts.has_roles,
             role_callers=self.facts.role_callers,
+            takes_credentials=self.facts.takes_credentials,
             cores=self.facts.cores,
             spaces=self.stores.spaces,
             disk_kinds=self.machines.disk_kinds(),
