@@ -23,7 +23,7 @@ from atoll.hypervisor.credentials import Credentials
 from atoll.hypervisor.http.handlers import MAX_BODY, Backstage, Handlers
 from atoll.hypervisor.launch.holds import ImageHolds, images_of
 from atoll.hypervisor.launch.hotpool import Pooling
-from atoll.hypervisor.launch.ids import NodeIds, settle
+from atoll.hypervisor.launch.ids import NodeIds
 from atoll.hypervisor.launch.kinds import Kinds
 from atoll.hypervisor.launch.machines import MachinePlace, Machines
 from atoll.hypervisor.launch.supplies import Supplies
@@ -35,6 +35,7 @@ from atoll.hypervisor.network.holdings import Holdings
 from atoll.hypervisor.service import Hypervisor, Options
 from atoll.hypervisor.signals import Signals
 from atoll.hypervisor.utilisation import Meter
+from atoll.hypervisor.vms.ids import settle
 from atoll.hypervisor.vms.inventory import Inventory
 from atoll.hypervisor.vms.records import Records
 from atoll.hypervisor.vms.recovery import recover, relaunch_all
@@ -100,7 +101,9 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     ids, holds = NodeIds(Register(config.ids, owner), kinds.id_spaces()), ImageHolds(images, owner)
     supplies = Supplies(kinds, images, holds, ids)
     loaded = await settle(ids, kinds, records, records.load())
-    await asyncio.to_thread(holds.prepare, images_of(loaded.values()), complete=not records.unreadable)
+    await asyncio.to_thread(
+        holds.prepare, images_of(record.vm for record in loaded.values()), complete=not records.unreadable
+    )
     stores = Stores(config.stores or {"default": config.state / "volumes"}, config.disk_reserve_mib)
     stores.prepare(loaded, records.unreadable, records.carried)
     vms = Inventory(config.name, records, loaded)

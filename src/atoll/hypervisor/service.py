@@ -104,7 +104,7 @@ class Hypervisor:
     def images_in_use(self) -> Used | None:
         """What the machines of this node are made of; None while there is a VM of which nobody knows that."""
         unknown = self._bench.records.unreadable
-        return None if unknown else self.pool.images() | images_of(self.vms.records())
+        return None if unknown else self.pool.images() | images_of(self.vms.list())
 
     @property
     def operators(self) -> Operators:

@@ -26,7 +26,7 @@ from atoll.hypervisor.credentials import Credentials
 from atoll.hypervisor.http.handlers import MAX_BODY, Backstage, Handlers
 from atoll.hypervisor.launch.holds import ImageHolds, images_of
 from atoll.hypervisor.launch.hotpool import Pooling
-from atoll.hypervisor.launch.ids import NodeIds, settle
+from atoll.hypervisor.launch.ids import NodeIds
 from atoll.hypervisor.launch.kinds import Kinds
 from atoll.hypervisor.launch.machines import MachinePlace, Machines
 from atoll.hypervisor.launch.supplies import Supplies
@@ -37,6 +37,7 @@ from atoll.hypervisor.network.sim import SimNetwork
 from atoll.hypervisor.service import Hypervisor, Options
 from atoll.hypervisor.signals import Signals
 from atoll.hypervisor.utilisation import Meter
+from atoll.hypervisor.vms.ids import settle
 from atoll.hypervisor.vms.inventory import Inventory
 from atoll.hypervisor.vms.records import Records
 from atoll.hypervisor.vms.recovery import recover, relaunch_all
@@ -100,7 +101,9 @@ class Node:
         supplies = Supplies(kinds, self.images, self.holds, self.ids)
         loaded = await settle(self.ids, kinds, self.records, self.records.load())
         await self.records.empty_trash()
-        self.holds.prepare(images_of(loaded.values()), complete=not self.records.unreadable)
+        self.holds.prepare(
+            images_of(record.vm for record in loaded.values()), complete=not self.records.unreadable
+        )
         places = {name: self.directory / "stores" / name for name in ("fast", "slow")}
         self.stores = Stores(places)
         self.stores.prepare(loaded, self.records.unreadable, self.records.carried)

@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from atoll.guestnet.dhcp.codec import NO_ADDRESS, Code, Message
-from atoll.guestnet.netboot.names import SCRIPT
+from atoll.guestnet.netboot.names import HTTP_PORT, SCRIPT
 from atoll.model.lease import Boot
-
-HTTP_PORT = 6969
 
 # By IANA's registry of processor architecture types. Those above 14 are the ones that speak HTTP.
 _PROGRAMS = {

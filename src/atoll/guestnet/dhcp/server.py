@@ -8,9 +8,9 @@ from __future__ import annotations
 import socket
 
 from atoll.errors import HostFailure
-from atoll.guestnet.callers import Leases
 from atoll.guestnet.dhcp import codec
 from atoll.guestnet.dhcp.answer import Answer, Silence, answer
+from atoll.guestnet.dhcp.leases import Leases
 from atoll.guestnet.frames import filters
 from atoll.guestnet.frames import ipv4 as frames
 from atoll.guestnet.frames.errors import BadPacket

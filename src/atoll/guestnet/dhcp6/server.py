@@ -5,7 +5,7 @@ Effects: opens the socket, reads and writes frames.
 
 from __future__ import annotations
 
-from atoll.guestnet.callers import Leases
+from atoll.guestnet.dhcp.leases import Leases
 from atoll.guestnet.dhcp6 import codec
 from atoll.guestnet.dhcp6.answer import Silence, answer, server_id
 from atoll.guestnet.frames import ipv6 as packets6

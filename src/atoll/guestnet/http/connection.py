@@ -17,8 +17,8 @@ from aiohttp import payload, web
 from aiohttp.abc import AbstractStreamWriter
 from msgspec import Struct
 
+from atoll.guestnet.http.found import TEXT, Found
 from atoll.guestnet.http.limits import Limits, Shares
-from atoll.guestnet.metadata.guest import TEXT, Found
 from atoll.system import clock
 
 _HTTP_LIMITS: dict[str, Any] = {"max_line_size": 2048, "max_field_size": 4096, "max_headers": 32}

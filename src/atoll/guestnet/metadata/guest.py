@@ -8,11 +8,12 @@ from itertools import zip_longest
 
 from msgspec import Struct
 
+from atoll.guestnet.http.found import TEXT, Found
 from atoll.identity.roles import RoleCredentials
 from atoll.model.network import Subnet
 from atoll.model.vm import VM, VmNic
 
-TEXT, JSON, BYTES = "text/plain", "application/json", "application/octet-stream"
+JSON, BYTES = "application/json", "application/octet-stream"
 
 
 class Place(Struct, frozen=True):
@@ -78,15 +79,6 @@ class Leaf(Struct, frozen=True):
 
 Leaves = dict[str, Leaf]
 """A tree by the paths in it. A path that ends in a slash is a directory with a listing of its own."""
-
-
-class Found(Struct, frozen=True):
-    """What a path holds, as an answer."""
-
-    status: int
-    content_type: str
-    body: bytes
-    headers: dict[str, str] = {}
 
 
 NOT_FOUND = Found(status=404, content_type=TEXT, body=b"not found\n")

@@ -16,10 +16,11 @@ from typing import cast
 from aiohttp import web
 
 from atoll.errors import HostFailure
-from atoll.guestnet.callers import Guests
 from atoll.guestnet.http.connection import Connection, Counters, response
+from atoll.guestnet.http.found import TEXT, Found
 from atoll.guestnet.http.limits import Limits, Shares
-from atoll.guestnet.metadata.guest import NOT_FOUND, TEXT, Found
+from atoll.guestnet.metadata.guest import NOT_FOUND
+from atoll.guestnet.metadata.guests import Guests
 from atoll.guestnet.metadata.tokens import UNAUTHORIZED, Tokens
 from atoll.guestnet.metadata.tree import TOKEN_PATH, respond, wants_credentials
 from atoll.model.network import METADATA_IP

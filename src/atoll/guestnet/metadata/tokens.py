@@ -15,7 +15,7 @@ import secrets
 import struct
 from collections.abc import Mapping
 
-from atoll.guestnet.metadata.guest import TEXT, Found
+from atoll.guestnet.http.found import TEXT, Found
 
 TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
 TOKEN_HEADER = "X-aws-ec2-metadata-token"  # noqa: S105 - the name of a header

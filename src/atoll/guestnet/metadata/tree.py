@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from atoll.guestnet.http.found import TEXT, Found
 from atoll.guestnet.metadata import ec2, nocloud, openstack, smallstack
-from atoll.guestnet.metadata.guest import NOT_FOUND, TEXT, Found, Guest, Leaves
+from atoll.guestnet.metadata.guest import NOT_FOUND, Guest, Leaves
 
 TOKEN_PATH = "/latest/api/token"  # noqa: S105 - a path
 

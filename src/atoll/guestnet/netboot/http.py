@@ -14,10 +14,10 @@ from typing import cast
 from aiohttp import web
 
 from atoll.errors import HostFailure
-from atoll.guestnet.dhcp.pxe import HTTP_PORT
 from atoll.guestnet.http.connection import Connection, Counters
 from atoll.guestnet.http.limits import Limits, Shares
 from atoll.guestnet.netboot.library import Content, Missing
+from atoll.guestnet.netboot.names import HTTP_PORT
 from atoll.system import namespaces
 
 _PIECE_BYTES = 1 << 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from atoll.model.image import DirectBoot
 
+HTTP_PORT = 6969
 SCRIPT = "boot.ipxe"
 KERNEL = "image/kernel"
 INITRD = "image/initrd"

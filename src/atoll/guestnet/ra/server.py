@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 
-from atoll.guestnet.callers import Leases
 from atoll.guestnet.dhcp.answer import Lease
+from atoll.guestnet.dhcp.leases import Leases
 from atoll.guestnet.frames.errors import BadPacket
 from atoll.guestnet.frames.ipv6 import (
     ALL_NODES,

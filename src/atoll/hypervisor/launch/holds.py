@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable, Iterable
 
 from atoll.errors import AtollError
-from atoll.hypervisor.vms.records import Record
 from atoll.images.store import ImageStore
 from atoll.model.image import Image
+from atoll.model.vm import VM
 from atoll.system.owners import Owner
 
 log = logging.getLogger(__name__)
@@ -27,9 +27,8 @@ Used = frozenset[tuple[str, str]]
 """Images by name and digest."""
 
 
-def images_of(records: Iterable[Record]) -> Used:
+def images_of(vms: Iterable[VM]) -> Used:
     """What these VMs were made of. Of a damaged one nobody knows."""
-    vms = (record.vm for record in records)
     return frozenset((vm.image, vm.image_digest) for vm in vms if vm.image)
 
 

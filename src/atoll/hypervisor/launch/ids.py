@@ -14,12 +14,9 @@ import contextlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from atoll.errors import AtollError
-from atoll.hypervisor.launch.kinds import Kinds
-from atoll.hypervisor.vms.records import Record, Records
-from atoll.model.vm import VmState
 from atoll.plan.ids import LOW, Block, Ids, Space, block_at, block_of, free_slots, slots, to_give_back
 from atoll.system.ids import Register, running_ids
 
@@ -157,25 +154,3 @@ class NodeIds:
 
     def _used(self) -> frozenset[Ids]:
         return self._barred.union(self._held.values())
-
-
-async def settle(
-    ids: NodeIds, kinds: Kinds, records: Records, vms: Mapping[str, Record]
-) -> dict[str, Record]:
-    """At start-up: every VM has ids, and its record says which. The records as they are then."""
-    marked = {ip: found for ip, found in records.marked_ids.items() if ip in vms}
-    unknown = [one for ip, found in records.marked_ids.items() for one in found[1 if ip in marked else 0 :]]
-    holders = {}
-    for ip, record in vms.items():
-        known = marked[ip][0] if marked.get(ip) else record.ids
-        holders[record.vm.instance_id] = Wish(kinds.id_space(record.vm.driver), known)
-    await asyncio.to_thread(ids.prepare, holders, unknown)
-    settled = {}
-    for ip, record in vms.items():
-        has = ids.find(record.vm.instance_id)
-        # A write would replace what may still be mended.
-        if has != record.ids and record.vm.state is not VmState.DAMAGED:
-            record = structs.replace(record, ids=has)
-            await records.write(record)
-        settled[ip] = record
-    return settled

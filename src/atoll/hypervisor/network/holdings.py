@@ -8,15 +8,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import structs
 
 from atoll.errors import Conflict, NoCapacity
 from atoll.hypervisor.network.base import Network
 from atoll.hypervisor.network.leases import Leases
-from atoll.hypervisor.vms.inventory import Inventory
-from atoll.hypervisor.vms.records import Records
 from atoll.model.lease import Reservation
 from atoll.model.network import Address, Subnet
 from atoll.model.node import Pool
@@ -30,8 +28,39 @@ async def _nobody_there(places: Collection[Place]) -> None:
     """Where there is no hot pool, nothing but a VM is at an address."""
 
 
+class Tenants(Protocol):
+    """The VMs of a node, as far as they have addresses."""
+
+    freed: dict[Place, int]
+
+    def list(self) -> tuple[VM, ...]: ...
+
+    def held(self) -> frozenset[Place]: ...
+
+    def with_coming(self) -> tuple[VM, ...]:
+        """All VMs, and what those will be that are on their way to another address."""
+        ...
+
+    def find_port(self, subnet: str, mark: str) -> tuple[VM, int] | None: ...
+
+
+class GivenRecords(Protocol):
+    """Where what a node was given is kept."""
+
+    @property
+    def unreadable(self) -> frozenset[str]:
+        """Addresses of VMs whose records cannot be read."""
+        ...
+
+    def given(self) -> Given: ...
+
+    async def write_given(self, given: Given) -> None:
+        """On disk when this returns."""
+        ...
+
+
 class Holdings:
-    def __init__(self, node: str, records: Records, network: Network, vms: Inventory) -> None:
+    def __init__(self, node: str, records: GivenRecords, network: Network, vms: Tenants) -> None:
         self._node = node
         self._records = records
         self._network = network
@@ -160,8 +189,7 @@ class Holdings:
         }
         return unknown | {
             nic.ip: f"VM {vm.name}"
-            for record in self._vms.records()
-            for vm in record.vms
+            for vm in self._vms.with_coming()
             for nic in vm.all_nics
             if nic.subnet == subnet_id
         }

@@ -103,16 +103,20 @@ class Inventory:
     def records(self) -> tuple[Record, ...]:
         return tuple(self._vms.values())
 
+    def with_coming(self) -> tuple[VM, ...]:
+        """All VMs, and what those will be that are being changed or are on their way to another address."""
+        return (*(vm for record in self._vms.values() for vm in record.vms), *self._coming.values())
+
     def held(self) -> frozenset[Place]:
         """Addresses that something on this node uses, or may use, each in its subnet."""
-        vms = [*(vm for record in self._vms.values() for vm in record.vms), *self._coming.values()]
-        own = {(nic.subnet, nic.ip) for vm in vms for nic in vm.all_nics}
+        own = {(nic.subnet, nic.ip) for vm in self.with_coming() for nic in vm.all_nics}
         return self.reserved().union(own, ((ANYWHERE, ip) for ip in self._records.unreadable))
 
     def keys(self) -> frozenset[str]:
         """The addresses that are keys: those of all VMs, and of what may be one."""
-        vms = [*(vm for record in self._vms.values() for vm in record.vms), *self._coming.values()]
-        return self._records.unreadable.union((vm.ip for vm in vms), (ip for _, ip in self.reserved()))
+        return self._records.unreadable.union(
+            (vm.ip for vm in self.with_coming()), (ip for _, ip in self.reserved())
+        )
 
     def find_by_ip(self, ip: str) -> VM | None:
         """The VM whose key this is."""
