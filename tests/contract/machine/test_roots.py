@@ -11,6 +11,9 @@ from msgspec import structs
 
 from atoll.drivers.machine.base import KeepsElsewhere
 
+KEPT_ELSEWHERE = pytest.mark.parametrize("lab", ["docker", "podman"], indirect=True)
+"""Those whose roots are an engine's; that of lxc is in its VM's directory."""
+
 
 @pytest.fixture(params=["lxc", "docker", "podman"])
 async def lab(
@@ -74,10 +77,10 @@ async def test_it_is_there_also_at_another_address(lab: Any, exits: Any) -> None
     assert lab.traces(machine) == set()
 
 
+@KEPT_ELSEWHERE
 async def test_nothing_is_left_of_a_machine_that_is_discarded(lab: Any, exits: Any) -> None:
     driver, machine = lab.driver(exits), lab.machine()
-    if not isinstance(driver, KeepsElsewhere):
-        pytest.skip("all of it is in its VM's directory")
+    assert isinstance(driver, KeepsElsewhere)
     await with_something_kept(lab, driver, machine)
     await driver.kill(machine)
     await driver.start(structs.replace(machine, name="other"))
@@ -90,10 +93,10 @@ async def test_nothing_is_left_of_a_machine_that_is_discarded(lab: Any, exits: A
     assert exits.all == []
 
 
+@KEPT_ELSEWHERE
 async def test_a_machine_whose_record_is_lost_is_found_by_its_instance(lab: Any, exits: Any) -> None:
     driver, machine = lab.driver(exits), lab.machine()
-    if not isinstance(driver, KeepsElsewhere):
-        pytest.skip("its record is with its root")
+    assert isinstance(driver, KeepsElsewhere)
     await with_something_kept(lab, driver, machine)
     before = await driver.inspect([machine])
     await driver.close()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from atoll.hypervisor.service import THROTTLE_GRACE_S
+from atoll.hypervisor.vms.stages import THROTTLE_GRACE_S
 from atoll.system import cgroups, processes
 
 if TYPE_CHECKING:
