@@ -49,6 +49,7 @@ from atoll.identity.roles import RoleCallers
 from atoll.images.store import ImageStore
 from atoll.model.node import Capacity
 from atoll.plan.capacity import promised
+from atoll.plan.macs import node_identity
 from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
@@ -117,7 +118,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     callers = Callers(records.user_data, credentials, Place(config.region))
     library = Library(config.state / "tftp", images)
     network = Bridges(
-        Names(config.service_prefix, node=f"{config.name} {config.ip}"),
+        Names(config.service_prefix, node=node_identity(config.name, config.ip)),
         callers,
         Backends(library, control, forwarder),
     )

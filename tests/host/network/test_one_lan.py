@@ -17,9 +17,9 @@ import pytest
 
 from atoll.guestnet.frames import ipv4
 from atoll.guestnet.frames.errors import BadPacket
-from atoll.hypervisor.network.bridges import service_mac
 from atoll.model.network import METADATA_IP, Subnet
 from atoll.model.vm import VM
+from atoll.plan.macs import service_mac
 from atoll.system import namespaces
 from atoll.system.links import Links, sysctl
 from node_labs import Guest, Node, Site, a_site

@@ -16,8 +16,12 @@ from atoll.cli.install import supervision
 from atoll.cli.install.record import UNIT, Installed, paths_of
 from atoll.errors import AtollError
 from atoll.plan import firewall
-from atoll.system import cgroups, files, namespaces, nft, steps
+from atoll.plan.macs import ROUTER_PREFIX, node_identity, router_mac
+from atoll.system import cgroups, files, ids, namespaces, nft, steps
+from atoll.system.addressing import Link
+from atoll.system.ids import Register
 from atoll.system.links import read_sysctl, sysctl
+from atoll.system.owners import find_owner
 from atoll.system.uplinks import OWN_BRIDGE, Uplinks
 
 CONTENT = (
@@ -49,7 +53,7 @@ def remove(directory: Path, node: Installed) -> None:
     for store in told.get("stores", {}).values():
         for ip in vms:
             files.remove_tree(Path(store) / ip)
-    _remove_files(directory, node)
+    _remove_files(directory, node, Path(told.get("ids", ids.DEFAULT)))
 
 
 def _told(path: Path) -> dict[str, Any]:
@@ -67,12 +71,12 @@ def _remove_network(node: Installed, told: dict[str, Any], vms: list[str]) -> No
     with Uplinks() as links:
         was_router = False
         for bridge in served:
-            was_router |= _remove_bridge(links, bridge, vms) and not set(over_ports) & {
+            was_router |= _remove_bridge(links, bridge, told, vms) and not set(over_ports) & {
                 bridge, bridge.partition(".")[0]
             }  # fmt: skip
             namespaces.delete(f"{prefix}{bridge}")
         for bridge in over_ports:
-            _remove_bridge(links, bridge, vms)
+            _remove_bridge(links, bridge, told, vms)
         for port, was_up in node.ports.items():
             if not was_up and links.exists(port):
                 links.down(port)
@@ -84,7 +88,16 @@ def _remove_network(node: Installed, told: dict[str, Any], vms: list[str]) -> No
                 sysctl(key, value)
 
 
-def _remove_bridge(links: Uplinks, bridge: str, vms: list[str]) -> bool:
+def _is_ours(bridge: Link, told: dict[str, Any]) -> bool:
+    """Whether it is a bridge that the agent made: over a port, or for a subnet of the node's own. Pure."""
+    if bridge.mac.startswith(OWN_BRIDGE):
+        return True
+    if "name" in told and "ip" in told:
+        return bridge.mac == router_mac(node_identity(told["name"], told["ip"]), bridge.name)
+    return bridge.name.startswith("br-") and bridge.mac.startswith(ROUTER_PREFIX)
+
+
+def _remove_bridge(links: Uplinks, bridge: str, told: dict[str, Any], vms: list[str]) -> bool:
     """What we put into a bridge, and the bridge itself if it is one of ours. Whether it was."""
     found = links.find(bridge)
     if found is None:
@@ -93,7 +106,7 @@ def _remove_bridge(links: Uplinks, bridge: str, vms: list[str]) -> bool:
         link = links.find(port)
         if port.startswith(firewall.SERVICE_PREFIX) or (link is not None and link.kind == "vlan"):
             links.delete(port)
-    if found.mac.startswith(OWN_BRIDGE):
+    if _is_ours(found, told):
         links.delete(bridge)
         return True
     for ip in vms:
@@ -102,7 +115,7 @@ def _remove_bridge(links: Uplinks, bridge: str, vms: list[str]) -> bool:
     return False
 
 
-def _remove_files(directory: Path, node: Installed) -> None:
+def _remove_files(directory: Path, node: Installed, register: Path) -> None:
     if UNIT.exists():
         UNIT.unlink()
         supervision.reload()
@@ -111,8 +124,12 @@ def _remove_files(directory: Path, node: Installed) -> None:
     for made in reversed(node.made):
         with contextlib.suppress(OSError):  # what somebody else put there stays
             Path(made).rmdir()
+    owner = find_owner(directory / "node")
     for name in CONTENT:
         files.remove_tree(directory / name)
+    if owner is not None:
+        # Nothing runs as these users any more, and nothing is theirs.
+        Register(register, owner).give_back_all()
     steps.step("uninstall.removed")
     paths = Paths(directory)
     # Last of all: as long as it is there, what is left can be found.

@@ -12,7 +12,6 @@ Effects: links, neighbours and nftables of the namespace that the agent lives in
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import zlib
 from collections.abc import Callable, Collection, Sequence
@@ -36,28 +35,13 @@ from atoll.hypervisor.network.callers import BridgeCallers, Callers
 from atoll.hypervisor.network.control import ControlPort
 from atoll.model.network import METADATA_IP, METADATA_IP6, Subnet, link_local
 from atoll.plan import firewall
+from atoll.plan.macs import router_mac, service_mac
 from atoll.system import namespaces, nft, steps
 from atoll.system.links import Links, forward_ipv6, sysctl
 
 SERVICE_LINK = "eth0"
 PLUGGED_AT_ONCE = 64
 """Ports in one transaction: many are cheaper together, but all else waits for it."""
-
-
-def service_mac(node: str, bridge: str) -> str:
-    """That of our port in a bridge, on this node alone: bridges of the same name may be on one LAN."""
-    return _mac(0x06, node, bridge)
-
-
-def router_mac(node: str, bridge: str) -> str:
-    """That of a bridge that we make."""
-    return _mac(0x0A, node, bridge)
-
-
-def _mac(first: int, node: str, bridge: str) -> str:
-    # Derived, so that a restarted agent finds its links as it left them; of the locally administered ones.
-    digest = hashlib.blake2s(f"{node}\n{bridge}".encode(), digest_size=5).digest()
-    return bytes((first, *digest)).hex(":")
 
 
 def _service_port(bridge: str) -> str:
