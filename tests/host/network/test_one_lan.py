@@ -84,11 +84,13 @@ class Capture:
         self._socket.close()
 
     def _listen(self) -> None:
-        while not self._over.is_set():
+        """Until it is over and quiet: what has come and was not read yet counts too."""
+        while True:
             try:
                 self.frames.append(self._socket.recv(4096))
             except TimeoutError:
-                continue
+                if self._over.is_set():
+                    return
 
     def datagrams(self) -> list[ipv4.Datagram]:
         found = []
