@@ -96,8 +96,15 @@ def wait_for_relay(ip: str) -> None:
             time.sleep(0.1)
 
 
-def test_a_guest_creates_a_sibling_with_the_certificate_of_its_role(cloud: Cli, guest: Guest) -> None:
+def test_a_guest_creates_a_sibling_with_the_certificate_of_its_role_where_the_node_says_so(
+    cloud: Cli, guest: Guest
+) -> None:
     request = {"spec": {"name": "sibling", "image": "appliance"}, "wait": {"wait_for": "started"}}
+    status, refusal = guest.call("POST", "/v1/vms", json.dumps(request).encode())
+    assert (status, b"may not create a VM here" in refusal) == (403, True)
+    settings = cloud.directory / "settings.toml"
+    settings.write_text(f'[role_callers]\nmay_create = ["{ROLE}"]\n')
+    cloud("up")
     try:
         status, lines = guest.call("POST", "/v1/vms", json.dumps(request).encode())
         assert status == 200, lines
@@ -106,6 +113,8 @@ def test_a_guest_creates_a_sibling_with_the_certificate_of_its_role(cloud: Cli, 
         assert guest.call("DELETE", "/v1/vms/sibling")[0] == 204
         assert "sibling" not in cloud.names()
     finally:
+        settings.unlink()
+        cloud("up")
         cloud.destroy("sibling")
 
 
