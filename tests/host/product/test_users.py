@@ -83,7 +83,7 @@ def ids_mapped(cloud: Cli, vm: dict[str, Any]) -> Ids:
     """The users of the host that those of a container are, as the kernel says."""
     inits = [
         Path(f"/proc/{pid}/uid_map").read_text().split()
-        for pid in processes.processes_in(cloud.group(vm["ip"]))
+        for pid in processes.processes_in(cloud.group(vm["ip"], "lxc"))
     ]
     ((inside, outside, count),) = {tuple(words) for words in inits if words[2] != "4294967295"}
     assert inside == "0"
