@@ -77,6 +77,9 @@ class Register:
         if self._root.is_dir():
             self.give_back(*self.blocks())
             with self._alone(), contextlib.suppress(OSError):
+                for block in self._taken():
+                    if self._holder(block) is None:  # its claim was cut short: nobody has it
+                        self._path(block).unlink()
                 self._root.rmdir()
 
     def _write(self, block: Block) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -21,7 +21,6 @@ from atoll.model.long_lived import LongLivedCredential
 from atoll.system import clock
 from role_credentials import a_credential, secret_lines
 
-NOW = datetime.now(UTC)
 DAY = timedelta(days=1)
 
 
@@ -35,9 +34,9 @@ def good(authority: Authority) -> LongLivedCredential:
     return a_credential(authority)
 
 
-def refusal(credential: LongLivedCredential, role: str = "web", now: datetime = NOW) -> str:
+def refusal(credential: LongLivedCredential, role: str = "web", later: timedelta = timedelta(0)) -> str:
     with pytest.raises(Invalid) as refused:
-        check(credential, role, now)
+        check(credential, role, clock.now() + later)
     told = f"{refused.value.brief} {refused.value.hint} {refused.value.details}"
     assert not any(line in told for line in secret_lines(credential))
     return refused.value.brief
@@ -57,7 +56,7 @@ def test_an_rsa_key_is_taken_and_a_chain_behind_the_certificate(authority: Autho
     certificate = authority.certify(user_claims("web"), key.public_key(), DAY).cert_pem
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
     chain = (certificate + authority.cert_pem).decode()
-    assert check(LongLivedCredential(chain, pem.decode()), "web", NOW) > NOW
+    assert check(LongLivedCredential(chain, pem.decode()), "web", clock.now()) > clock.now()
     reverse = (authority.cert_pem + certificate).decode()
     assert "is not a client's" in refusal(LongLivedCredential(reverse, pem.decode()))
 
@@ -79,9 +78,9 @@ def test_a_key_that_belongs_to_another_certificate_is_refused(
 
 
 def test_what_is_not_good_now_is_refused(good: LongLivedCredential) -> None:
-    assert "certificate '" in refusal(good, now=NOW + 31 * DAY)
-    assert "ended at 20" in refusal(good, now=NOW + 31 * DAY)
-    assert "begins at 20" in refusal(good, now=NOW - DAY)
+    assert "certificate '" in refusal(good, later=31 * DAY)
+    assert "ended at 20" in refusal(good, later=31 * DAY)
+    assert "begins at 20" in refusal(good, later=-DAY)
 
 
 def test_a_servers_certificate_is_refused(authority: Authority) -> None:
@@ -102,6 +101,6 @@ def test_whatever_is_in_it_is_taken_or_refused(good: LongLivedCredential, data: 
     content = content[: data.draw(st.integers(1, len(content)))]
     text = "\n".join([pem[0], base64.b64encode(content).decode(), pem[-1]]) + "\n"
     try:
-        check(structs.replace(good, **{part: text}), "web", NOW)
+        check(structs.replace(good, **{part: text}), "web", clock.now())
     except AtollError as error:
         assert isinstance(error, Invalid)
