@@ -43,7 +43,7 @@ class Register:
     def claim(self, space: Space) -> Block:
         """One more block: the lowest that nobody has. It is ours for good when this returns."""
         with self._alone():
-            busy = frozenset(filter(None, map(block_at, running_ids())))
+            busy = _busy_blocks()
             taken = self._taken()
             for number in range(LAYOUT[space].blocks):
                 block = Block(space, number)
@@ -73,12 +73,13 @@ class Register:
             files.sync_dir(self._root)
 
     def give_back_all(self) -> None:
-        """Leave nothing of ours, and no register that nobody uses."""
+        """Leave nothing of ours, nor of agents that are gone, and no register that nobody uses."""
         if self._root.is_dir():
             self.give_back(*self.blocks())
             with self._alone(), contextlib.suppress(OSError):
-                for block in self._taken():
-                    if self._holder(block) is None:  # its claim was cut short: nobody has it
+                busy = _busy_blocks()
+                for block in self._taken() - busy:
+                    if self._is_abandoned(block):
                         self._path(block).unlink()
                 self._root.rmdir()
 
@@ -125,6 +126,11 @@ class Register:
                 f"the register of user ids {self._root} can be written to by others",
                 hint=f"see who did that; then: chown root {self._root}; chmod 700 {self._root}",
             )
+
+
+def _busy_blocks() -> frozenset[Block]:
+    """Those that something on this host runs as, whoever has them."""
+    return frozenset(filter(None, map(block_at, running_ids())))
 
 
 def running_ids() -> frozenset[int]:

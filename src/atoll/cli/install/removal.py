@@ -21,7 +21,7 @@ from atoll.system import cgroups, files, ids, namespaces, nft, steps
 from atoll.system.addressing import Link
 from atoll.system.ids import Register
 from atoll.system.links import read_sysctl, sysctl
-from atoll.system.owners import find_owner
+from atoll.system.owners import Owner, find_owner
 from atoll.system.uplinks import OWN_BRIDGE, Uplinks
 
 CONTENT = (
@@ -124,16 +124,18 @@ def _remove_files(directory: Path, node: Installed, register: Path) -> None:
     for made in reversed(node.made):
         with contextlib.suppress(OSError):  # what somebody else put there stays
             Path(made).rmdir()
-    owner = find_owner(directory / "node")
+    # Without a mark an uninstall before this one was cut short: its users are those of an agent that is gone.
+    owner = find_owner(directory / "node") or Owner(str(directory / "node"), "")
     for name in CONTENT:
         files.remove_tree(directory / name)
-    if owner is not None:
-        # Nothing runs as these users any more, and nothing is theirs.
-        Register(register, owner).give_back_all()
+    # Nothing runs as these users any more, and nothing is theirs.
+    Register(register, owner).give_back_all()
     steps.step("uninstall.removed")
     paths = Paths(directory)
     # Last of all: as long as it is there, what is left can be found.
     paths.installed.unlink(missing_ok=True)
     paths.lock.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        directory.rmdir()
+    # An agent that waited for the register when it went made it anew before it ended.
+    for empty in (directory, register):
+        with contextlib.suppress(OSError):
+            empty.rmdir()
