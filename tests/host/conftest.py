@@ -337,8 +337,9 @@ def new_cloud(images: Path | None = None) -> Iterator[Cli]:
     destroy = [str(ATOLL), "down", "--destroy", "--yes", "--dir", str(directory)]
     with cleaned_up_by(destroy, ["rm", "-rf", "--", str(base)]):
         if images is not None:
-            # Images never change, so links will do.
-            shutil.copytree(images, directory / "images", copy_function=os.link)
+            # Images never change, so links will do. What the other cloud holds of them is not this one's.
+            others = shutil.ignore_patterns("*.held")
+            shutil.copytree(images, directory / "images", copy_function=os.link, ignore=others)
         yield Cli(directory)
 
 

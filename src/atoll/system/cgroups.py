@@ -3,7 +3,8 @@
 Version 1 and version 2 look the same from outside; which one this host has is found out from its mounts.
 A group is a relative path such as "atoll/3fa2/10.1.0.5", below the root of every hierarchy we use.
 
-`kill_all` and `remove` wait for processes to go. In an event loop: `await aside.run(cgroups.remove, group)`.
+`kill_all`, `wait_empty` and `remove` wait for processes to go. In an event loop: `await aside.run(cgroups.remove,
+group)`.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ __all__ = [
     "resize_memory",
     "systemd_hierarchy",
     "usage",
+    "wait_empty",
 ]
 
 _LIMITED = ("cpu", "memory", "pids")
@@ -157,6 +159,14 @@ def kill_all(group: str, timeout_s: float = 2.0) -> None:
                 hint="see what they wait for: cat /proc/PID/stack",
             )
         time.sleep(_PAUSE_S)
+
+
+def wait_empty(group: str, timeout_s: float) -> None:
+    """Give the processes in the group so much time to end by themselves. Then they are ended."""
+    deadline = time.monotonic() + timeout_s
+    while members(group) and time.monotonic() < deadline:
+        time.sleep(_PAUSE_S)
+    kill_all(group)
 
 
 def remove(group: str, timeout_s: float = 2.0) -> None:

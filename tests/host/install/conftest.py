@@ -38,17 +38,16 @@ command = [sys.argv[1], "node", "uninstall", "--destroy", "--yes"]
 subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
 """
 
-# What is written to /etc and /var/lib goes to a file system in memory. One network is
+# What is written to /etc and /var/lib goes to a file system in memory; /var/lib is empty at first. One network is
 # where the machine is reached; the other is a switch on which the host has no address. A router is on both.
 FURNISH = """
 set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=0755 machine "$1"
-for place in etc var/lib; do
-    mkdir -p "$1/upper/$place" "$1/work/$place"
-    chmod 755 "$1/upper/$place"
-    mount -t overlay -o "lowerdir=/$place,upperdir=$1/upper/$place,workdir=$1/work/$place" machine "/$place"
-done
+mkdir -p "$1/upper/etc" "$1/upper/var/lib" "$1/work"
+chmod 755 "$1/upper/etc" "$1/upper/var/lib"
+mount -t overlay -o "lowerdir=/etc,upperdir=$1/upper/etc,workdir=$1/work" machine /etc
+mount --bind "$1/upper/var/lib" /var/lib
 ! mountpoint -q /run/netns || umount --lazy --recursive /run/netns
 mount -t tmpfs -o mode=0755 machine /run
 ip link set lo up

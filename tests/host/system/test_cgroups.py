@@ -101,6 +101,17 @@ def test_killing_all_also_ends_what_is_started_meanwhile() -> None:
         assert cgroups.members(GROUP) == ()
 
 
+@pytest.mark.parametrize(("script", "status"), [("sleep 0.1; exit 7", 7), ("exec sleep 60", -9)])
+def test_what_does_not_end_by_itself_in_time_is_ended(script: str, status: int) -> None:
+    cgroups.ensure(GROUP, Limits())
+    with start_inside(script) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"in\n"
+        cgroups.wait_empty(GROUP, timeout_s=10 if status == 7 else 0.05)
+        assert cgroups.members(GROUP) == ()
+        assert process.wait(10) == status
+
+
 def test_a_group_with_processes_is_not_removed() -> None:
     cgroups.ensure(GROUP, Limits())
     with start_inside("exec sleep 60") as process:

@@ -26,11 +26,13 @@ from atoll.drivers.machine.docker.terminal import Terminal
 from atoll.drivers.machine.memory import hold_to
 from atoll.errors import AtollError, Conflict, HostFailure, NotFound
 from atoll.model.node import DriverInfo
-from atoll.system import cgroups, files, host, namespaces, processes, steps
+from atoll.system import aside, cgroups, files, host, namespaces, processes, steps
 from atoll.system.links import Links, missing
 from atoll.system.undo import Undo
 
 OVERHEAD_MIB = 16
+CLEANING_S = 10.0
+"""How long an engine's own processes may take to clean up after a container."""
 
 
 class _Running:
@@ -336,6 +338,8 @@ class DockerDriver:
         kept = await self._kept(machine)
         for name in filter(None, (kept.container, *kept.others)):
             await self._end(name)
+        # Podman's monitor of a container is in the group too, and outlives it by the time it needs to clean up.
+        await aside.run(cgroups.wait_empty, machine.cgroup, CLEANING_S)
         steps.step("docker.ended")
         self._unplug(machine)
         if kept.container and not kept.ended:
