@@ -61,7 +61,8 @@ bench: setup-test ## measure, beside peers and limits; writes bench/results
 reliability: setup-test ## the fault tests, longer than usual; writes docs/reliability.md
 	@rm -f .cache/reliability.json
 	@$(SUDO) env ATOLL_CACHE=$(ATOLL_CACHE) ATOLL_FAULT_SCHEDULES=$${ATOLL_FAULT_SCHEDULES:-500} \
-	  ATOLL_RELIABILITY=$(CURDIR)/.cache/reliability.json $(BIN)/python -m pytest -q tests/host/faults
+	  ATOLL_RELIABILITY=$(CURDIR)/.cache/reliability.json $(BIN)/python -m pytest -q \
+	  tests/host/faults tests/services/hypervisor/test_fault_schedules.py
 	@$(BIN)/python tests/host/faults/page.py .cache/reliability.json > docs/reliability.md
 
 lock: ## resolve the dependencies anew, with hashes

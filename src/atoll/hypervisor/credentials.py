@@ -21,7 +21,7 @@ from atoll.identity.long_lived import show
 from atoll.identity.roles import Algorithm, CloudCredential, KeyPair, RoleCredentials, make_keys
 from atoll.model.long_lived import LongLivedCredential
 from atoll.model.vm import VM
-from atoll.system import clock
+from atoll.system import clock, steps
 
 log = logging.getLogger(__name__)
 
@@ -178,6 +178,7 @@ class Credentials:
                 holding.keys = await asyncio.to_thread(make_keys)
             holder = f"{vm.ip} {vm.instance_id}"
             fresh = await issue(issuer, vm.role, holder, holding.keys, now)
+            steps.step("credentials.issued")
             holding.credentials = structs.replace(fresh, cloud=old.cloud if old is not None else None)
             log.info("VM %s has certificates of role %s until %s", vm.ip, vm.role, fresh.expires_at)
         held = holding.credentials

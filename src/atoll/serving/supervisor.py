@@ -1,7 +1,7 @@
 """Background work of a service: every piece has a name, and none of it ends in silence.
 
-Work that goes on for ever is begun again when it ends, however it ended, after a pause that grows; work that ends by
-itself is logged when it fails. Effects: tasks of the running loop.
+Work that goes on for ever is begun again when it ends, however it ended, after a pause that grows; work that must get
+to its end, when it fails; any other work that fails is logged. Effects: tasks of the running loop.
 """
 
 from __future__ import annotations
@@ -59,12 +59,18 @@ class Supervisor:
         if not self._closed:
             self._begin(name, self._keep(name, work))
 
+    def finish(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Work that ends by itself, and is begun again until it ended without a failure."""
+        if not self._closed:
+            self._begin(name, self._keep(name, work, until_done=True))
+
     def begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Work that ends by itself."""
         if self._closed:
             work.close()
         else:
-            self._begin(name, self._once(name, work))
+            # Cancelled before it could begin, it would never be closed.
+            self._begin(name, self._once(name, work)).add_done_callback(lambda _: work.close())
 
     def later(self, delay_s: float, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Work that ends by itself, begun after a while."""
@@ -85,17 +91,22 @@ class Supervisor:
             # Again after a while: a cancellation can get lost in work that was just about to go on.
             await asyncio.wait(tasks, timeout=CANCEL_AGAIN_S)
 
-    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
-    async def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _keep(
+        self, name: str, work: Callable[[], Awaitable[None]], *, until_done: bool = False
+    ) -> None:
         loop, in_a_row = asyncio.get_running_loop(), 0
         while True:
             began = loop.time()
             try:
                 await work()
+                if until_done:
+                    return
                 log.error("%s ended, which it never should", name)
             except Exception as error:
                 _report(name, error)

@@ -1,23 +1,33 @@
 """The named steps of everything that changes a node: the moments between two effects, where a fault may strike.
 
-`step` does nothing, unless the process was started with a fault: `ATOLL_FAULT=<name>:<n>` ends it by SIGKILL when
-that step is passed for the n-th time; `ATOLL_FAULT=<name>:<n>:ENOSPC` finds the disk full there. Tests go through
-`STEPS`, which is all of them.
+`step` does nothing, unless the process was started with faults: `ATOLL_FAULT=<name>:<n>[:<kind>]`, several of them
+with commas between, or with `>` where the second waits for the first. Each strikes once, when its step is passed for
+the n-th time, by its kind:
+
+    (none)    the process ends itself by SIGKILL
+    TERM      the process is told to stop, by SIGTERM
+    ENOSPC    the disk is full there
+    ERROR     the host fails the operation there: what was begun is undone
+
+So `create.launched:1:ERROR>halt.killed:1` ends the process while it undoes a create. Tests go through `STEPS`, which is
+all of them.
 """
 
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import Struct
 
-from atoll.errors import Invalid
+from atoll.errors import HostFailure, Invalid
 
 VARIABLE = "ATOLL_FAULT"
+STRUCK = "a fault strikes at step "
+FAILED = "a fault was told to strike here"
 
 STEPS = frozenset(
     {
@@ -56,6 +66,8 @@ STEPS = frozenset(
         # a node on a machine, by the command
         *("install.recorded", "install.certified", "install.configured", "install.started", "install.given"),
         *("uninstall.stopped", "uninstall.ended", "uninstall.unplugged", "uninstall.removed"),
+        # in the background
+        *("duty.begun", "relaunch.begun", "trash.removed", "credentials.issued"),
         # what the next agent does about it all
         *("recovery.seen", "recovery.one", "recovery.undone", "recovery.begun", "recovery.done"),
     }
@@ -63,17 +75,24 @@ STEPS = frozenset(
 """All that there are."""
 
 
-class Fault(Struct, frozen=True):
-    """What is to go wrong, and at which passing of its step."""
+Act = Callable[[], None]
+
+
+class Fault(Struct):
+    """What is to go wrong, and how many times its step is still passed before."""
 
     step: str
-    nth: int
-    error: int = 0
+    left: int
+    """0: it has struck."""
+    kind: str
+    act: Act
+    then: Fault | None = None
+    """Waits for this one."""
 
 
-_armed: dict[str, tuple[Fault, Iterator[int]]] = {}
-"""The fault, and what counts how often its step was passed. Steps are passed in threads too: the count must not
-be lost between them, and `next` of a counter is one act."""
+_armed: list[Fault] = []
+_passing = threading.Lock()
+"""Steps are passed by threads too."""
 
 
 def step(name: str) -> None:
@@ -82,37 +101,80 @@ def step(name: str) -> None:
         _strike(name)
 
 
-def arm(text: str) -> None:
-    """What `ATOLL_FAULT` says; empty is nothing."""
-    _armed.clear()
-    if text:
-        fault = parse(text)
-        _armed[fault.step] = fault, itertools.count(1)
+def arm(text: str, acts: Mapping[str, Act] | None = None) -> tuple[Fault, ...]:
+    """What `ATOLL_FAULT` says; empty is nothing. `acts`: what else the kinds mean, where agents are no processes."""
+    _armed[:] = parse(text, ACTS | dict(acts or {}))
+    return tuple(fault for first in _armed for fault in _in_turn(first))
 
 
-def parse(text: str) -> Fault:
-    """A fault as it is written. Pure."""
+def parse(text: str, acts: Mapping[str, Act]) -> list[Fault]:
+    """Faults as they are written. Pure."""
+    return [_parse_chain(part, acts) for part in text.split(",")] if text else []
+
+
+def _parse_chain(text: str, acts: Mapping[str, Act]) -> Fault:
+    first, *others = (_parse_one(part, acts) for part in text.split(">"))
+    last = first
+    for other in others:
+        last.then = other
+        last = other
+    return first
+
+
+def _in_turn(fault: Fault | None) -> Iterator[Fault]:
+    while fault is not None:
+        yield fault
+        fault = fault.then
+
+
+def _parse_one(text: str, acts: Mapping[str, Act]) -> Fault:
     name, _, rest = text.partition(":")
     times, _, kind = rest.partition(":")
     if name not in STEPS or not times.isascii() or not times.isdigit() or int(times) < 1:
         raise Invalid(
             VARIABLE, text, "must be <step>:<n>, of a step that there is", hint="see STEPS in steps.py"
         )
-    if kind not in ("", "ENOSPC"):
-        raise Invalid(VARIABLE, text, "can be nothing but ENOSPC", hint="leave it out to end the process")
-    return Fault(name, int(times), errno.ENOSPC if kind else 0)
+    if kind not in acts:
+        kinds = ", ".join(sorted(filter(None, acts)))
+        raise Invalid(VARIABLE, text, f"must be one of {kinds}", hint="leave it out to end the process")
+    return Fault(name, int(times), kind, acts[kind])
 
 
 def _strike(name: str) -> None:
     assert name in STEPS, name
-    if name not in _armed:
-        return
-    fault, passed = _armed[name]
-    if next(passed) != fault.nth:
-        return
-    if fault.error:
-        raise OSError(fault.error, os.strerror(fault.error))
+    with _passing:
+        struck = None
+        for fault in [fault for fault in _armed if fault.step == name]:
+            fault.left -= 1
+            if fault.left == 0:
+                _armed.remove(fault)
+                struck = fault
+        if struck is not None and struck.then is not None:
+            _armed.append(struck.then)
+    if struck is not None:
+        import logging  # the command line uses this module too, and must not pay for what it does not use
+
+        logging.getLogger(__name__).warning("%s%s:%s", STRUCK, name, struck.kind)
+        struck.act()
+
+
+def _kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
+
+def _tell_to_stop() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _fill_the_disk() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _fail() -> None:
+    raise HostFailure(FAILED, hint="expected in a test")
+
+
+ACTS: dict[str, Act] = {"": _kill, "TERM": _tell_to_stop, "ENOSPC": _fill_the_disk, "ERROR": _fail}
+"""What becomes of a process, by the kind of fault."""
 
 arm(os.environ.get(VARIABLE, ""))

@@ -34,12 +34,13 @@ def _load(name: str) -> ModuleType:
 
 
 lab = _load("lab")
-playing = _load("schedules")
+schedules = _load("schedules")
 
 
 @pytest.fixture(scope="session")
-def schedules() -> ModuleType:
-    return playing
+def playing() -> ModuleType:
+    """How schedules are played with real agents."""
+    return schedules
 
 
 def _opened(
@@ -94,7 +95,7 @@ def qemu_node(qemu_lab: Any) -> Iterator[Any]:
     qemu_lab.empty()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def note() -> Callable[[str, Any], None]:
     """Keep the figures of a test, if somebody wants them."""
 

@@ -15,12 +15,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from atoll.api import hypervisor as api
+from atoll.api.async_client import AsyncClient
 from atoll.api.client import Client
 from atoll.hypervisor.vms.records import Records
 from atoll.identity.authority import Authority
@@ -36,6 +37,7 @@ from atoll.system.ids import Register
 from atoll.system.links import Links
 from atoll.system.owners import owner_of
 from atoll.system.writer import Writer
+from fault_schedules import ENOSPC, ERROR, KILL, TERM
 from role_credentials import a_credential
 
 PORT = 6976
@@ -95,13 +97,21 @@ class Tally:
     """What was done to the agents, for docs/reliability.md."""
 
     schedules: int = 0
+    agents: int = 0
     kills: Counter[str] = field(default_factory=Counter)
+    """Agents that ended themselves, by the step; the same for the other kinds of faults."""
+    stops: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
     full_disks: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
     acknowledged: int = 0
     recoveries: int = 0
     slowest_recovery_s: float = 0.0
     seconds: float = 0.0
+
+    def strike(self, step: str, kind: str) -> None:
+        counters = {KILL: self.kills, TERM: self.stops, ERROR: self.errors, ENOSPC: self.full_disks}
+        counters[kind][step] += 1
 
 
 class Lab:
@@ -189,6 +199,22 @@ class Lab:
         agent.kill()
         self.tally = Tally()
 
+    def reset(self) -> None:
+        """Empty, whatever state it is in: what a failure left must not be found by the next schedule."""
+        if self._agent is not None:
+            self._agent.kill()
+        for group in cgroups.children(f"atoll/{self.cloud.facts['id']}"):
+            cgroups.kill_all(f"atoll/{self.cloud.facts['id']}/{group}")
+            cgroups.remove(f"atoll/{self.cloud.facts['id']}/{group}")
+        for name in ("vms", "trash", "volumes"):
+            for path in (self.state / name).iterdir():
+                shutil.rmtree(path)
+        self.forget_network()
+
+    def forget_network(self) -> None:
+        """As a reboot of the host does."""
+        self._inside("sh", "-c", "nft delete table bridge atoll; ip neighbour flush nud permanent; true")
+
     def create(
         self,
         client: Client,
@@ -208,6 +234,9 @@ class Lab:
 
     def client(self, timeout_s: float = 30) -> Client:
         return Client([(self.cloud.address, PORT)], self._tls, timeout_s=timeout_s)
+
+    def async_client(self) -> AsyncClient:
+        return AsyncClient([(self.cloud.address, PORT)], self._tls, timeout_s=30)
 
     def last_words(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
@@ -272,28 +301,32 @@ class Lab:
 
     # --- what there is
 
-    def on_disk(self) -> dict[str, dict[str, Any]]:
-        """The records by the name of their VM, as an agent that was killed left them."""
-        found = {}
-        for path in self.state.glob("vms/*/vm.json"):
-            record = json.loads(path.read_text())
-            found[record["vm"]["name"]] = record
-        return found
+    def check_records(self) -> None:
+        """What is listed is on disk, and nothing else is; whatever else is under way."""
+        with self.client() as client:
+            listed = client.call(api.VM_LIST)
+        kept = {ip: json.loads(path.read_text())["vm"] for ip, path in self._records().items()}
+        assert {ip: (vm["name"], vm["state"], vm["tags"]) for ip, vm in kept.items()} == {
+            vm.ip: (vm.name, vm.state, vm.tags) for vm in listed
+        }, "disk and memory differ"
 
-    def check(self, maybe_given: dict[str, set[str]] | None = None) -> dict[str, VM]:
+    def _records(self) -> dict[str, Path]:
+        return {path.parent.name: path for path in self.state.glob("vms/*/vm.json")}
+
+    def check(self, maybe_given: Set[str] = frozenset()) -> dict[str, VM]:
         """Everything that must hold while nothing is under way; the VMs by name."""
         with self.client() as client:
             listed, node = client.call(api.VM_LIST), client.call(api.NODE_SHOW)
         vms = {vm.name: vm for vm in listed}
         assert len(vms) == len(listed), "two VMs of one name"
-        self._check_addresses(listed, node, maybe_given or {})
+        self._check_addresses(listed, node, maybe_given)
         self._check_disk(listed)
         self._check_ids(listed)
         self._check_host(listed)
         self._check_served(node)
         return vms
 
-    def _check_addresses(self, listed: tuple[VM, ...], node: Any, maybe: dict[str, set[str]]) -> None:
+    def _check_addresses(self, listed: tuple[VM, ...], node: Any, maybe: Set[str]) -> None:
         held = Counter(vm.ip for vm in listed)
         macs = Counter(vm.mac for vm in listed)
         assert all(count == 1 for count in (*held.values(), *macs.values())), f"doubled: {held} {macs}"
@@ -305,13 +338,13 @@ class Lab:
             mine = {vm.ip for vm in listed if vm.subnet == subnet}
             assert len(free) == len(set(free)), f"free twice: {free}"
             assert not mine & set(free), f"free and held: {mine & set(free)}"
-            arrived = (mine | set(free)) & maybe.get(subnet, set())
+            arrived = (mine | set(free)) & maybe
             self.given[subnet] |= arrived
             assert mine | set(free) == self.given[subnet], "given is not free and held"
             assert pool.used == len(mine)
 
     def _check_disk(self, listed: tuple[VM, ...]) -> None:
-        records = {path.parent.name: path for path in self.state.glob("vms/*/vm.json")}
+        records = self._records()
         assert {path.name for path in (self.state / "vms").iterdir()} == {vm.ip for vm in listed}
         for vm in listed:
             kept = json.loads(records[vm.ip].read_text())["vm"]

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
+
+KINDS = ("kills", "stops", "errors", "full_disks")
 
 TEXT = """# Reliability
 
@@ -36,10 +39,15 @@ Not promised: that such a guest keeps its network meanwhile, or what the host's 
 ## How it is tested
 
 The code names {named} steps, each between two effects (`src/atoll/system/steps.py`). A real agent, started with `ATOLL_FAULT=<step>:<n>`, ends itself by SIGKILL when it passes
-that step for the n-th time; with `:ENOSPC` it finds the disk full there. `tests/host/faults` plays random creates, destroys, starts, stops, reboots, changes, moves to
-another subnet, volumes and new addresses against it. The next agent recovers, also with a fault in its recovery; then the test compares what clients were told with the VMs listed, the records and files on
-disk, free and held addresses, firewall chains, neighbours, links, cgroups and processes. At the end every VM is destroyed and the host must be as it was. Every step that the source names is struck at
-least once, those of the background too (templates, the hot pool, hand-overs), or the test fails; it prints its seed (`ATOLL_FAULT_SEED`) and the schedule. `ATOLL_FAULT_SCHEDULES` makes the run longer.
+that step for the n-th time; with `:TERM` it is told to stop there, with `:ENOSPC` it finds the disk full, with `:ERROR` the host fails the operation, and what was begun is undone. Several faults are
+armed at once: `create.launched:1:ERROR>halt.killed:1` kills the agent while it undoes a create.
+
+`tests/host/faults` has agents create, destroy, start, stop, reboot, change and move VMs, add and delete volumes, and take new addresses, one agent struck at each step by a kill and one by SIGTERM, and
+others in their undoing; then it draws schedules of all of that at random (hypothesis, derandomized; `ATOLL_FAULT_SCHEDULES` makes the run longer), in which guests end and the host is rebooted while there is no agent. The next agent
+recovers, also with a fault in its recovery; then the test compares what clients were told with the VMs listed, the records and files on
+disk, free and held addresses, firewall chains, neighbours, links, cgroups and processes. At the end every VM is destroyed and the host must be as it was. Every step that the source names is struck, those of the background
+too (templates, the hot pool, hand-overs, restarts that are due, starts after a reboot), or the test fails. `tests/services/hypervisor` plays the same schedules within one process, also with clients whose connections are cut at every step; what fails
+there is shrunk to its smallest form and printed as a test to paste (ADR 49).
 
 One at a time, with real guests where it matters: a full file system, no process left in the cgroup, a tap that vanishes, a QEMU that hangs, a monitor socket that is gone, a record that is
 truncated, random, of another shape or empty, a damaged list of addresses (`test_single.py`); the rights of QEMU and of containers (`tests/host/drivers`).
@@ -50,7 +58,7 @@ truncated, random, of another shape or empty, a damaged list of addresses (`test
 |---|---|---|
 {rows}
 
-Agents killed, by the operation that they were in:
+Faults, by the operation that they struck:
 
 | | simulated machines | real guests |
 |---|---|---|
@@ -60,36 +68,49 @@ Agents killed, by the operation that they were in:
 
 def page(figures: dict[str, Any], named: int) -> str:
     """The page. Pure."""
-    both = [figures["sim"], figures["qemu"]]
+    sim = _sum([one for name, one in figures.items() if name.startswith("sim")])
+    both = [sim, figures["qemu"]]
+    struck = [set[str]().union(*(one[kind] for kind in KINDS)) for one in both]
     rows = [
         ("schedules run", *(one["schedules"] for one in both)),
-        ("agents killed at a named step", *(_at_steps(one) for one in both)),
-        ("agents killed between operations", *(one["kills"].get("between operations", 0) for one in both)),
-        ("named steps struck", *(len(set(one["kills"]) - {"between operations"}) for one in both)),
+        ("agents started with a fault or between two of them", *(one["agents"] for one in both)),
+        ("agents killed at a named step", *(sum(one["kills"].values()) for one in both)),
+        ("agents told to stop at a named step", *(sum(one["stops"].values()) for one in both)),
+        ("operations failed at a named step", *(sum(one["errors"].values()) for one in both)),
         ("full disks", *(sum(one["full_disks"].values()) for one in both)),
+        ("named steps struck", *map(len, struck)),
         ("operations asked for", *(sum(one["operations"].values()) for one in both)),
         ("operations acknowledged", *(one["acknowledged"] for one in both)),
         ("recoveries checked", *(one["recoveries"] for one in both)),
         ("slowest recovery, s", *(f"{one['slowest_recovery_s']:.2f}" for one in both)),
         ("lost, leaked or doubled (the first one fails the run, and this page is not written)", 0, 0),
-        ("seconds", *(one["seconds"] for one in both)),
+        ("seconds", *(round(one["seconds"], 1) for one in both)),
     ]
-    families = sorted({_family(name) for one in both for name in one["kills"]} - {""})
+    families = sorted({_family(name) for steps in struck for name in steps})
     kills = [(family, *(_of_family(one, family) for one in both)) for family in families]
     return TEXT.format(named=named, rows=_table(rows), kills=_table(kills))
 
 
-def _at_steps(one: dict[str, Any]) -> int:
-    return sum(count for name, count in one["kills"].items() if _family(name))
+def _sum(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of several tests as those of one."""
+    total: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.items():
+            if isinstance(value, dict):
+                total[name] = Counter(total.get(name, {})) + Counter(value)
+            elif name.startswith("slowest"):
+                total[name] = max(value, total.get(name, 0.0))
+            else:
+                total[name] = total.get(name, 0) + value
+    return total
 
 
 def _of_family(one: dict[str, Any], family: str) -> int:
-    return sum(count for name, count in one["kills"].items() if _family(name) == family)
+    return sum(count for kind in KINDS for name, count in one[kind].items() if _family(name) == family)
 
 
 def _family(name: str) -> str:
-    family, dot, _ = name.partition(".")
-    return family if dot else ""
+    return name.partition(".")[0]
 
 
 def _table(rows: list[tuple[Any, ...]]) -> str:

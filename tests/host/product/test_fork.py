@@ -65,19 +65,23 @@ def memory_of(pid: int) -> dict[str, int]:
 def test_many_forks_are_all_different_and_none_is_dear(forking: Cli, tmp_path: Path) -> None:
     script = tmp_path / "user-data"
     script.write_text(SECRETS)
+
+    def make(number: int) -> tuple[dict[str, Any], float]:
+        began = time.monotonic()
+        words = (f"fork-{number}", "--cpus", "0.15", "--user-data", str(script))
+        return forking.create(*words), time.monotonic() - began
+
     with ThreadPoolExecutor(4) as several:
-        made = [
-            several.submit(forking.create, f"fork-{number}", "--cpus", "0.15", "--user-data", str(script))
-            for number in range(FORKS)
-        ]
-        vms = [one.result() for one in made]
+        made = list(several.map(make, range(FORKS)))
+    vms = [vm for vm, _ in made]
 
     assert {vm["started_by"] for vm in vms} == {"fork"}
     said = []
-    for vm in vms:
+    for vm, took_s in made:
         before = time.time()
         said.append(forking.ask(vm["ip"]))
-        assert before - 1 < said[-1]["clock_s"] < time.time() + 1
+        # It is told the time once while it is made. That of the template stands still.
+        assert before - took_s < said[-1]["clock_s"] < time.time() + 1
     for own in ("ip", "mac", "hostname", "instance_id", "boot_id", "machine_id", "random"):
         assert len({one[own] for one in said} | {forking.ask(first_ip(forking))[own]}) == FORKS + 1, own
     for vm, one in zip(vms, said, strict=True):

@@ -80,6 +80,7 @@ class Node:
         self.acknowledge_within_s = 1.0
         self.open_ports: set[int] = set()
         self.hot_pool = 0
+        self.most_templates = 8
         self.role_callers = RoleCallers()
         self.issuer: RoleIssuer | None = None
         self.credentials: Credentials | None = None
@@ -87,6 +88,8 @@ class Node:
         """What those who keep credentials take the time to be."""
         self.port = 0
         self.writer = Writer()
+        self.left_plugged: set[str] = set()
+        """What an earlier agent left in the network."""
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -100,7 +103,6 @@ class Node:
         self.holds = ImageHolds(self.images, owner)
         supplies = Supplies(kinds, self.images, self.holds, self.ids)
         loaded = await settle(self.ids, kinds, self.records, self.records.load())
-        await self.records.empty_trash()
         self.holds.prepare(
             images_of(record.vm for record in loaded.values()), complete=not self.records.unreadable
         )
@@ -109,11 +111,12 @@ class Node:
         self.stores.prepare(loaded, self.records.unreadable, self.records.carried)
         self.audit = AuditLog(self.directory / "state" / "audit.jsonl", self.writer)
         self.network = SimNetwork(signals.reached)
+        self.network.plugged |= self.left_plugged
         vms = Inventory("node1", self.records, loaded)
         holdings = Holdings("node1", self.records, self.network, vms)
         self.templates = Templates(
             self.directory / "state" / "templates",
-            TemplateLimits(most=8, memory_reserve_mib=0, disk_reserve_mib=0),
+            TemplateLimits(most=self.most_templates, memory_reserve_mib=0, disk_reserve_mib=0),
             supplies,
             "atoll/services-test",
             lambda: self.service.pool.wake(),
@@ -164,8 +167,9 @@ class Node:
         )
         await self.network.serve(holdings.subnets)
         await recover(self.service, bench, "atoll/services-test")
-        self.background.begin(
-            "starting VMs after a reboot of the host", relaunch_all(self.service.life, bench)
+        self.background.finish("emptying the trash", self.records.empty_trash)
+        self.background.finish(
+            "starting VMs after a reboot of the host", lambda: relaunch_all(self.service.life, bench)
         )
         self.templates.prepare()
         self.background.keep("claiming user ids", self.ids.tend)
@@ -203,23 +207,33 @@ class Node:
         """The agent goes; machines stay."""
         if self.credentials is not None:
             self.credentials.close()
-        if self._runner is not None and self._runner.server is not None:
+        if self._runner is not None:
             # As when it is killed: nobody says goodbye.
-            for connection in self._runner.server.connections:
-                if connection.transport is not None:
-                    connection.transport.abort()
+            self.cut()
             await self._runner.cleanup()
             self._runner = None
         await self.service.close()
         await self.driver.close()
 
+    def cut(self) -> None:
+        """All clients lose their connections."""
+        if self._runner is not None and self._runner.server is not None:
+            for connection in self._runner.server.connections:
+                if connection.transport is not None:
+                    connection.transport.abort()
+
     async def restart(self, *, reboot: bool = False) -> None:
         await self.stop()
         if reboot:
-            self.boot_id = f"{self.boot_id}+"
-            for record in (self.directory / "state" / "vms").glob("*/sim/record.json"):
-                record.unlink()
+            self.reboot_host()
         await self.start()
+
+    def reboot_host(self) -> None:
+        """While there is no agent: no machine survives it."""
+        self.boot_id = f"{self.boot_id}+"
+        self.left_plugged = set()
+        for record in (self.directory / "state" / "vms").glob("*/sim/record.json"):
+            record.unlink()
 
     @asynccontextmanager
     async def starts_held(self) -> AsyncIterator[Callable[[], None]]:
@@ -261,6 +275,17 @@ class Node:
 
     def user(self, name: str = "ann", **claims: Any) -> User:
         return User(self, self.pki.user(name, **claims))
+
+    def add_images(self) -> None:
+        """One for cold starts alone, one that can be forked, one of another kind of machine."""
+        names = {name: self.directory / name for name in ("kernel", "initrd")}
+        for path in names.values():
+            path.write_bytes(b"\0")
+        boot = DirectBoot("kernel", "initrd")
+        common = {"boot": boot, "files": names, "min_memory_mib": 32, "ready": "metadata"}
+        self.images.add("tiny", kinds=("sim",), **common)
+        self.images.add("twin", kinds=("sim",), forkable=True, **common)
+        self.images.add("heavy", kinds=("qemu",), boot=boot, files=names)
 
     def free(self) -> set[str]:
         return {address.ip for pool in self.service.node().pools for address in pool.free}
@@ -352,35 +377,22 @@ def until() -> Callable[[Callable[[], Any]], Awaitable[None]]:
     return until
 
 
+@pytest.fixture(scope="session")
+def node_in(pki: Any) -> Callable[[Path], Node]:
+    """A node with images that keeps everything in this directory. Nothing of it runs yet."""
+
+    def node_in(directory: Path) -> Node:
+        node = Node(directory, pki)
+        node.add_images()
+        return node
+
+    return node_in
+
+
 @pytest.fixture
-async def bare_node(tmp_path: Path, pki: Any) -> AsyncIterator[Node]:
+async def bare_node(tmp_path: Path, node_in: Callable[[Path], Node]) -> AsyncIterator[Node]:
     """A node with an image, and no subnet yet."""
-    node = Node(tmp_path, pki)
-    for name in ("kernel", "initrd"):
-        (tmp_path / name).write_bytes(b"\0")
-    node.images.add(
-        "tiny",
-        kinds=("sim",),
-        boot=DirectBoot("kernel", "initrd"),
-        files={"kernel": tmp_path / "kernel", "initrd": tmp_path / "initrd"},
-        min_memory_mib=32,
-        ready="metadata",
-    )
-    node.images.add(
-        "twin",
-        kinds=("sim",),
-        boot=DirectBoot("kernel", "initrd"),
-        files={"kernel": tmp_path / "kernel", "initrd": tmp_path / "initrd"},
-        min_memory_mib=32,
-        ready="metadata",
-        forkable=True,
-    )
-    node.images.add(
-        "heavy",
-        kinds=("qemu",),
-        boot=DirectBoot("kernel", "initrd"),
-        files={"kernel": tmp_path / "kernel", "initrd": tmp_path / "initrd"},
-    )
+    node = node_in(tmp_path)
     await node.start()
     yield node
     await node.stop()

@@ -71,6 +71,32 @@ async def test_work_that_ends_by_itself_is_forgotten_and_its_failure_told(caplog
     assert "noting failed: no space" in caplog.text
 
 
+async def test_work_that_must_be_finished_is_begun_again_until_it_is(caplog):
+    failures = [HostFailure("no space"), ValueError("what")]
+
+    async def work() -> None:
+        if failures:
+            raise failures.pop()
+
+    async with Supervisor(QUICK) as supervisor:
+        supervisor.finish("emptying", work)
+        while supervisor.running:
+            await asyncio.sleep(0)
+        assert supervisor.failures == {"emptying": 2}
+    assert "emptying failed: no space" in caplog.text
+    assert "which it never should" not in caplog.text
+
+
+async def test_work_that_is_cancelled_before_it_begins_is_closed():
+    async def work() -> None:
+        raise AssertionError("it never begins")
+
+    begun = work()
+    async with Supervisor() as supervisor:
+        supervisor.begin("noting", begun)
+    assert begun.cr_frame is None
+
+
 async def test_closing_ends_all_work_and_takes_no_more():
     ended: list[str] = []
 

@@ -64,8 +64,8 @@ class Creator:
         self._stages.begin(vm, began)
         async with self._vms.lock(vm), Undo() as undo:
             undo.add(self.undo, vm)
-            steps.step("create.claimed")
             await self._pool.end(*claim.giving_way)
+            steps.step("create.claimed")
             await self._vms.save(vm)
             steps.step("create.saved")
             yield self._stages.progress(vm, "address")
@@ -103,13 +103,17 @@ class Creator:
 
     async def undo(self, vm: VM) -> None:
         """Nobody was told of it: it goes. What cannot be ended keeps its address, and is destroyed later."""
+        # Noted first: it may have been committed a moment ago, and the next agent would find a VM that crashed.
+        # On a full disk it is undone all the same.
+        with contextlib.suppress(AtollError):
+            await self._vms.update(vm, state=VmState.DESTROYING, want=Want.GONE)
         try:
             await self._bench.machines.remove(vm)
+            await aside.run(self._bench.stores.discard, vm.ip)
+            await self._vms.forget(vm)
         except AtollError as error:
             await self._vms.update(vm, state=VmState.DESTROYING, want=Want.GONE, reason=error.brief)
             raise
-        await aside.run(self._bench.stores.discard, vm.ip)
-        await self._vms.forget(vm)
 
     async def _made_or_image(self, request: CreateVm) -> VM | Image:
         """The VM that an earlier call made; else what to make one of, which is there until the next pause."""

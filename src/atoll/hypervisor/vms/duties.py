@@ -16,6 +16,7 @@ from atoll.hypervisor.vms.records import Record
 from atoll.model.vm import VM
 from atoll.plan.policies import Due, Duty, next_due
 from atoll.plan.recovery import Want
+from atoll.system import steps
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class Duties:
     async def _do(self, due: Due, vm: VM) -> None:
         try:
             log.info("VM %s %s: %s is due", vm.ip, vm.name, due.duty)
+            steps.step("duty.begun")
             await self._act(due.duty, vm)
         except Exception as error:
             # Whatever it is, the policies of the other VMs are kept.
@@ -99,13 +101,14 @@ def _foreseen(error: Exception) -> bool:
 
 
 def _due(record: Record, drained: bool) -> Due | None:
-    # One that is not committed is still being made; one that is to go is gone as far as we are concerned.
-    if not record.committed or record.want is Want.GONE:
+    # One that is not committed is still being made.
+    if not record.committed:
         return None
     return next_due(
         acknowledge_by=record.acknowledge_by,
         expires_at=record.vm.expires_at,
         protected=record.vm.protected,
-        restart_at=record.restart_at,
+        # One that is to go is not started again; but what was to go by itself, and could not, is tried again.
+        restart_at=None if record.want is Want.GONE else record.restart_at,
         drained=drained,
     )

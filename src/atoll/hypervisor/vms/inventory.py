@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from msgspec import structs
 
-from atoll.errors import Conflict, NotFound
+from atoll.errors import AtollError, Conflict, NotFound
 from atoll.hypervisor.vms.records import Record, Records, moved
 from atoll.model.event import EventKind
 from atoll.model.lifecycle import DOWN
@@ -219,34 +219,44 @@ class Inventory:
             changes |= {"running": None, "pending": ()}
         kept = {name: changes.pop(name) for name in _OF_RECORD & changes.keys()}
         record = structs.replace(record, vm=structs.replace(record.vm, **changes), **kept)
-        await self._records.write(record)
+        try:
+            await self._records.write(record)
+        except AtollError:
+            # It may have failed in its last moment, with the new record in place already: what is on disk counts.
+            if await self._records.is_on_disk(record):
+                self._take(record)
+            raise
+        self._take(record)
+        return record.vm
+
+    def _take(self, record: Record) -> None:
         self._vms[record.vm.ip] = record
         self.changed(EventKind.CHANGED, record.vm)
-        return record.vm
 
     async def _move(self, vm: VM, to: VM, carry: Carry) -> VM:
         await self._update(vm, {"moving": to})
-        steps.step("move.noted")
         record = self.record(vm)
         last = record.vm
         try:
+            steps.step("move.noted")
             await carry(last.ip, to.ip)
             steps.step("move.carried")
             await self._records.move(record)
-            steps.step("move.renamed")
         except BaseException:
             await carry(to.ip, last.ip)
             await self._update(vm, {"moving": None})
             raise
+        # It is where its directory is, whatever fails from here on: the record says already where it was going.
         record = moved(record)
-        await self._records.write(record)
-        steps.step("move.recorded")
         self._drop(last)
         self._vms[to.ip] = record
         self._ports |= _ports_of(to)
         self._free((last.subnet, last.ip))
         self.changed(EventKind.DESTROYED, last)
         self.changed(EventKind.CREATED, record.vm)
+        steps.step("move.renamed")
+        await self._records.write(record)
+        steps.step("move.recorded")
         return record.vm
 
     async def _forget(self, vm: VM) -> None:

@@ -88,17 +88,35 @@ class Life:
         """Start a VM that is down, and note why it runs and what else has changed."""
         self._stages.begin(vm)
         begun = {"want": Want.RUNNING, "boot_id": self._bench.facts.boot_id, "restart_at": None}
-        vm = await self._vms.update(vm, state=VmState.STARTING, ready={}, **begun, **changes)
-        steps.step("start.noted")
+        launched = False
         try:
+            vm = await self._vms.update(vm, state=VmState.STARTING, ready={}, **begun, **changes)
+            steps.step("start.noted")
             started_by = await self._machines.launch(vm)
+            launched = True
             steps.step("start.launched")
-        except BaseException as error:
-            await self._vms.update(vm, state=VmState.FAILED_TO_START, reason=str(error) or "interrupted")
+            self._stages.started(vm)
+            await self._vms.update(vm, state=VmState.RUNNING, started_by=started_by, reason=reason)
+        except asyncio.CancelledError:
+            # Once it runs, all that is left is a change, which is made to its end.
+            if not launched:
+                await self._give_up(vm, "interrupted")
             raise
-        self._stages.started(vm)
-        await self._vms.update(vm, state=VmState.RUNNING, started_by=started_by, reason=reason)
+        except BaseException as error:
+            if self._vms.current(vm).state is VmState.STARTING:
+                await self._give_up(vm, str(error))
+            raise
         steps.step("start.running")
+
+    async def _give_up(self, vm: VM, why: str) -> None:
+        """It could not be started. What cannot be ended of it is ended by the next stop."""
+        try:
+            await self._machines.halt(vm)
+        except AtollError as error:
+            left = f"{why}; ending what is left of it: {error.brief}"
+            await self._vms.update(vm, state=VmState.STOPPING, want=Want.STOPPED, reason=left)
+            raise
+        await self._vms.update(vm, state=VmState.FAILED_TO_START, reason=why)
 
     async def _stop(self, vm: VM, grace_s: float) -> VM:
         await self._vms.update(vm, state=VmState.STOPPING, want=Want.STOPPED)

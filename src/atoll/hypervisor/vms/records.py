@@ -112,12 +112,17 @@ class Records:
         files.remove_leftovers(self._state)
 
     async def empty_trash(self) -> None:
-        """Remove what an earlier agent did not get to remove. What cannot be removed is left, and logged."""
+        """Remove what an earlier agent did not get to remove. One that cannot be removed does not keep the others;
+        it is the failure in the end."""
+        failure: AtollError | None = None
         for left in list(self._trash.iterdir()):
             try:
                 await aside.remove_tree(left)
+                steps.step("trash.removed")
             except AtollError as error:
-                log.error("%s", error)
+                failure = error
+        if failure is not None:
+            raise failure
 
     def directory(self, ip: str) -> Path:
         return self._vms / ip
@@ -176,6 +181,17 @@ class Records:
     def _encode(self, record: Record) -> bytes:
         return RECORD.encode(record, self._unknown.get(record.vm.instance_id, {}))
 
+    async def is_on_disk(self, record: Record) -> bool:
+        """Whether this is what another agent would read."""
+        return await aside.run(self._is_on_disk, record)
+
+    def _is_on_disk(self, record: Record) -> bool:
+        try:
+            written = files.read_limited(self._path(record), MAX_RECORD)
+        except _UNREADABLE:
+            return False
+        return written == self._encode(record)
+
     def load(self) -> dict[str, Record]:
         """All records that can be read. A directory without one is left of a killed create: it goes."""
         records: dict[str, Record] = {}
@@ -211,9 +227,15 @@ class Records:
     async def discard(self, ip: str) -> None:
         """Remove the directory of a VM: out of sight in one step, then for good."""
         grave = await aside.run(self._bury, ip)
-        if grave is not None:
+        if grave is None:
+            return
+        try:
+            steps.step("discard.renamed")
             await aside.remove_tree(grave)
             steps.step("discard.removed")
+        except AtollError as error:
+            # It is out of sight: no VM any more, whatever becomes of its files. The next agent tries again.
+            log.error("%s", error)
 
     def _bury(self, ip: str) -> Path | None:
         """Put the directory of a VM where nobody looks for one. None when there is none."""
@@ -225,7 +247,6 @@ class Records:
         with failing(f"removing {directory}"):
             directory.rename(grave)
             files.sync_dir(self._vms)
-        steps.step("discard.renamed")
         return grave
 
     def _damaged(self, directory: Path, error: Exception) -> Record | None:
@@ -246,9 +267,14 @@ class Records:
         await aside.run(self._rename, record.vm.ip, record.moving.ip)
 
     def _rename(self, source: str, target: str) -> None:
-        with failing(f"moving {self.directory(source)}"):
-            self.directory(source).rename(self.directory(target))
-            files.sync_dir(self._vms)
+        old, new = self.directory(source), self.directory(target)
+        with failing(f"moving {old} to {new}"):
+            old.rename(new)
+            try:
+                files.sync_dir(self._vms)
+            except OSError:
+                new.rename(old)
+                raise
 
     def _settle(self, directory: Path, record: Record) -> Record:
         """A move that was under way is over where the directory is."""

@@ -102,15 +102,20 @@ def _action(record: Record, seen: Seen | BaseException | None, boot_id: str) -> 
 
 async def relaunch_all(life: Life, bench: Workbench) -> None:
     """Start the VMs that wait for it since the host was rebooted: in parallel, since most of a start is the guest's
-    own work, but not all at once."""
+    own work, but not all at once. May be repeated: those whose turn has come are left alone. One that fails does not
+    keep the others; it is the failure in the end."""
     turns = asyncio.Semaphore(RELAUNCHES_PER_CORE * max(1, bench.facts.cores))
 
     async def one(vm: VM) -> None:
         async with turns:
-            with _logged(f"VM {vm.ip} {vm.name} cannot be started again after the reboot of the host"):
-                await life.relaunch(vm)
+            steps.step("relaunch.begun")
+            await life.relaunch(vm)
 
-    await asyncio.gather(*(one(record.vm) for record in bench.vms.records() if record.want is Want.RUNNING))
+    waiting = [record.vm for record in bench.vms.records() if record.want is Want.RUNNING]
+    ends = await asyncio.gather(*(one(vm) for vm in waiting), return_exceptions=True)
+    for error in ends:
+        if error is not None:
+            raise error
 
 
 async def _recover_one(

@@ -55,17 +55,18 @@ class Volumes:
             if _just_like(vm, request.volume):
                 yield Done(vm)
                 return
-            vm, volume = await self._claim(vm, request.volume)
-            steps.step("volume.claimed")
+            volume = self._plan(vm, request.volume)
             try:
+                vm = await self._claim(vm, volume)
+                steps.step("volume.claimed")
                 if volume.store:
                     await self._stores.make(vm.ip, volume, self._machines.uid(vm))
+                steps.step("volume.made")
+                yield VolumeStep("made", clock.monotonic() - began)
+                vm = await self._finish(vm, structs.replace(volume, made=True))
             except BaseException:
                 await aside.whole(self._unclaim(vm, volume))
                 raise
-            steps.step("volume.made")
-            yield VolumeStep("made", clock.monotonic() - began)
-            vm = await self._finish(vm, structs.replace(volume, made=True))
             steps.step("volume.finished")
             yield Done(await self._attach(vm, volume.name) if request.attach else vm)
 
@@ -77,7 +78,12 @@ class Volumes:
             spec = VolumeSpec(
                 size_mib, name, request.format, store=request.store, interface=request.interface
             )
-            vm, volume = await self._claim(vm, spec)
+            volume = self._plan(vm, spec)
+            try:
+                vm = await self._claim(vm, volume)
+            except BaseException:
+                await aside.whole(self._unclaim(vm, volume))
+                raise
         # Nobody has to wait for a slow sender: the VM is let go of meanwhile, and may be gone afterwards.
         try:
             fs = await self._stores.receive(vm.ip, volume, chunks, request.sha256, self._machines.uid(vm))
@@ -130,8 +136,8 @@ class Volumes:
             steps.step("volume.removed")
             return vm
 
-    async def _claim(self, vm: VM, spec: VolumeSpec) -> tuple[VM, Volume]:
-        """All checks, then its place in the record. No await is between them."""
+    def _plan(self, vm: VM, spec: VolumeSpec) -> Volume:
+        """The volume, after all checks. `_claim` follows without an await between them: nobody else gets its space."""
         room = self._room()
         (placed,) = place([spec], room.spaces, room.volumes, vm.volumes)
         volume = structs.replace(placed, attached=False, made=False)
@@ -140,7 +146,10 @@ class Volumes:
         check_interfaces(new.volumes, has_pci=vm.machine_type is not MachineType.MICROVM)
         doing = f"adding a volume to VM {vm.name} on {room.node}"
         capacity.check_grows(new, vm, room.total, room.vms, doing)
-        return await self._set(vm, new.volumes), volume
+        return volume
+
+    async def _claim(self, vm: VM, volume: Volume) -> VM:
+        return await self._set(vm, (*vm.volumes, volume))
 
     async def _unclaim(self, vm: VM, volume: Volume) -> None:
         """It never was; unless it is whole by now, and only could not be attached."""
