@@ -137,18 +137,26 @@ class Node:
 
     def give(self, subnet: Subnet, *ips: str) -> None:
         self.call(api.NODE_ADD_SUBNET, body=subnet)
+        self.give_more(subnet.id, *ips)
+
+    def give_more(self, subnet: str, *ips: str) -> None:
         addresses = tuple(Address(ip, mac_for(ip)) for ip in ips)
-        self.call(api.NODE_ADD_ADDRESS, body=api.AddAddress(subnet.id, addresses))
+        self.call(api.NODE_ADD_ADDRESS, body=api.AddAddress(subnet, addresses))
 
     def create(self, name: str, subnet: str, *others: str) -> VM:
         spec = VmSpec(name, "blank", driver="sim", memory_mib=16, subnet=subnet, extra_subnets=others)
         request = api.CreateVm(spec, wait=api.Wait("started", 20))
+        return self._stream(api.VM_CREATE, {}, request)
 
+    def reboot(self, vm: VM, wait_for: str, timeout_s: float = 20) -> VM:
+        return self._stream(api.VM_REBOOT, {"vm": vm.ip}, api.Wait(wait_for, timeout_s))
+
+    def _stream(self, route: Any, params: dict[str, str], body: Any) -> VM:
         def inside() -> VM:
             with Client([("127.0.0.1", PORT)], self.site.context, timeout_s=20) as client:
-                *_, last = client.stream(api.VM_CREATE, body=request)
-                made: VM = last.result
-                return made
+                *_, last = client.stream(route, params, body=body)
+                result: VM = last.result
+                return result
 
         return namespaces.inside(self.namespace, inside)
 
@@ -199,6 +207,13 @@ class Guest:
         with Links(self.namespace) as links:
             links.add_address("eth0", f"{ip}/24")
             links.ensure_route(f"{METADATA_IP}/32", link="eth0")
+
+    def listen(self, port: int) -> socket.socket:
+        """A server that takes connections and does nothing with them."""
+        listening = namespaces.socket_in(self.namespace, socket.AF_INET, socket.SOCK_STREAM)
+        listening.bind(("0.0.0.0", port))
+        listening.listen()
+        return listening
 
     def metadata(self, path: str = DOCUMENT, timeout_s: float = 5) -> tuple[int, str]:
         with namespaces.socket_in(self.namespace, socket.AF_INET, socket.SOCK_STREAM) as client:

@@ -332,6 +332,14 @@ class Machines:
     def _ports(self, vm: VM) -> tuple[Port, ...]:
         return ports_of(vm, self._subnet_of)
 
+    async def answers(self, vm: VM, tcp_port: int) -> bool:
+        """Whether its guest takes connections there, at its own address."""
+        return await self._network.answers(self._ports(vm)[0], tcp_port)
+
+    async def converses(self, vm: VM, tcp_port: int) -> bool:
+        """Whether its guest answered as it will answer its users."""
+        return await self._network.converses(self._ports(vm)[0], tcp_port)
+
     def limit(self, vm: VM, *, starting: bool, weight: int | None = None) -> None:
         """Its share of the node. While it starts it counts for whole CPUs, so that the start is short."""
         overhead_mib = self._kinds.overhead_mib(vm.driver)

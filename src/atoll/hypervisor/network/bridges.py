@@ -29,7 +29,7 @@ from atoll.guestnet.netboot.http import BootServer
 from atoll.guestnet.netboot.library import Content, Library, Missing
 from atoll.guestnet.ra.server import RaServer
 from atoll.guestnet.tftp.server import TftpServer
-from atoll.hypervisor.network import physical
+from atoll.hypervisor.network import answering, physical
 from atoll.hypervisor.network.base import Port
 from atoll.hypervisor.network.callers import BridgeCallers, Callers
 from atoll.hypervisor.network.control import ControlPort
@@ -310,6 +310,20 @@ class Bridges:
                     # Its elements last: as long as they are there, the next agent finds it again.
                     self._forget_neighbours(port, subnet)
             await self._close(link)
+
+    async def answers(self, port: Port, tcp_port: int) -> bool:
+        return await answering.answers(port.nic.ip, tcp_port, self._asking_from(port.subnet))
+
+    async def converses(self, port: Port, tcp_port: int) -> bool:
+        return await answering.converses(port.nic.ip, tcp_port, self._asking_from(port.subnet))
+
+    def _asking_from(self, subnet: Subnet) -> str | None:
+        """The namespace from which guests of a subnet are asked: the node's own (None) where it is their router.
+
+        Elsewhere the node may have no address in the subnet, or its routes lead to another machine with the guest's
+        address. The servers of the bridge are on the guest's own link.
+        """
+        return self._namespace(subnet.bridge_name) if subnet.bridge or subnet.private else None
 
     async def close(self) -> None:
         for services in self._services.values():
