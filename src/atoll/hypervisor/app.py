@@ -169,7 +169,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     background.begin("emptying the trash", records.empty_trash())
     background.begin("starting VMs after a reboot of the host", relaunch_all(service.life, bench))
     background.keep("keeping boot logs small", lambda: logs.keep_small(lambda: [vm.ip for vm in vms.list()]))
-    templates.prepare()
+    await templates.prepare()
     background.keep("claiming user ids", ids.tend)
     background.keep("letting go of images", lambda: holds.tend(service.images_in_use))
     background.keep("making templates", templates.tend)

@@ -166,7 +166,7 @@ class Node:
         self.background.begin(
             "starting VMs after a reboot of the host", relaunch_all(self.service.life, bench)
         )
-        self.templates.prepare()
+        await self.templates.prepare()
         self.background.keep("claiming user ids", self.ids.tend)
         self.background.keep("making templates", self.templates.tend)
         if self.hot_pool:
