@@ -15,8 +15,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from atoll.api import hypervisor as api
 from atoll.api.client import Client
+from atoll.api.observing import METRICS
 from atoll.identity import tls
 from atoll.identity.authority import Authority
 from atoll.images.store import ImageStore
@@ -134,6 +137,19 @@ class Node:
                 return client.call(route, params or {}, body=body)
 
         return namespaces.inside(self.namespace, inside)
+
+    def metrics(self) -> dict[tuple[str, ...], float]:
+        """By the name of each sample and the values of its labels."""
+
+        def inside() -> str:
+            with Client([("127.0.0.1", PORT)], self.site.context, timeout_s=20) as client:
+                return b"".join(client.download(METRICS)).decode()
+
+        return {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(namespaces.inside(self.namespace, inside))
+            for sample in family.samples
+        }
 
     def give(self, subnet: Subnet, *ips: str) -> None:
         self.call(api.NODE_ADD_SUBNET, body=subnet)

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from aiohttp import web
+from prometheus_client.metrics_core import Metric
 
 from atoll.api.server import application
 from atoll.drivers.machine import registry
@@ -161,7 +162,12 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     meter = Meter(vms.list, machines.group, stores.used_mib)
     tls = Tls(config.pki)
     health = Health(background, tls.certificate)
-    handlers = Handlers(service, Backstage(records, images, logs, meter, audit, health))
+
+    def measured() -> Iterator[Metric]:
+        yield from health.families()
+        yield from network.families()
+
+    handlers = Handlers(service, Backstage(records, images, logs, meter, audit, measured))
     await _listen(config, tls, handlers, bench.operators, control, stack)
     background.keep("renewing the node's certificate", tls.keep_certificate)
     background.keep("reading revocation lists", tls.keep_revocations)

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import dns.message
+import dns.query
 import pytest
 
 from atoll.api import hypervisor as api
@@ -31,6 +33,7 @@ NODES = 3
 ETH_P_ALL = 3
 ARP_REPLY = bytes.fromhex("0806 0001 0800 06 04 0002")
 SHARED = "10.50.0.77"
+QUESTIONS = "atoll_dns_questions_total"
 CLOSED_S = 3.0
 """Longer than it takes until a port is tried."""
 CALLS_IPTABLES = "net/bridge/bridge-nf-call-iptables"
@@ -196,6 +199,20 @@ def test_a_vm_with_the_same_address_on_another_node_does_not_answer_in_its_place
     finally:
         for node, name in ((one, "silent"), (other, "twin")):
             node.call(api.VM_DESTROY, {"vm": name})
+
+
+def test_what_guests_ask_of_dns_is_counted(lan: Lan) -> None:
+    node, guest = lan.nodes[1], lan.guests[1]
+    guest.lease()
+    before = node.metrics()
+    for name in ("vm2", "vm2.atoll.internal", "www.example.test"):
+        query = dns.message.make_query(name, "A")
+        namespaces.inside(guest.namespace, lambda query=query: dns.query.udp(query, METADATA_IP, timeout=5))
+    after = node.metrics()
+    results = {key[-1]: count - before[key] for key, count in after.items() if key[0] == QUESTIONS}
+    assert {result: count for result, count in results.items() if count} == {"answered": 2, "refused": 1}
+    assert {key[1] for key in after if key[0] == QUESTIONS} == {"br0"}
+    assert not any(key[0].startswith("atoll_dns_asked") for key in after), "this node asks nobody"
 
 
 def test_a_vm_that_is_served_again_by_the_next_agent_is_its_own_nodes_still(lan: Lan) -> None:

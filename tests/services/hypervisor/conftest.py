@@ -181,7 +181,7 @@ class Node:
             logs,
             meter,
             self.audit,
-            Health(self.background, self.pki.certificate()),
+            Health(self.background, self.pki.certificate()).families,
         )
         handlers = Handlers(self.service, backstage)
         gate = CertificateGate(self.pki.peers(), bench.operators, handlers.auditor.denied)
