@@ -15,8 +15,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from atoll.api import hypervisor as api
 from atoll.api.client import Client
+from atoll.api.observing import METRICS
 from atoll.identity import tls
 from atoll.identity.authority import Authority
 from atoll.images.store import ImageStore
@@ -135,20 +138,41 @@ class Node:
 
         return namespaces.inside(self.namespace, inside)
 
+    def metrics(self) -> dict[tuple[str, ...], float]:
+        """By the name of each sample and the values of its labels."""
+
+        def inside() -> str:
+            with Client([("127.0.0.1", PORT)], self.site.context, timeout_s=20) as client:
+                return b"".join(client.download(METRICS)).decode()
+
+        return {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(namespaces.inside(self.namespace, inside))
+            for sample in family.samples
+        }
+
     def give(self, subnet: Subnet, *ips: str) -> None:
         self.call(api.NODE_ADD_SUBNET, body=subnet)
+        self.give_more(subnet.id, *ips)
+
+    def give_more(self, subnet: str, *ips: str) -> None:
         addresses = tuple(Address(ip, mac_for(ip)) for ip in ips)
-        self.call(api.NODE_ADD_ADDRESS, body=api.AddAddress(subnet.id, addresses))
+        self.call(api.NODE_ADD_ADDRESS, body=api.AddAddress(subnet, addresses))
 
     def create(self, name: str, subnet: str, *others: str) -> VM:
         spec = VmSpec(name, "blank", driver="sim", memory_mib=16, subnet=subnet, extra_subnets=others)
         request = api.CreateVm(spec, wait=api.Wait("started", 20))
+        return self._stream(api.VM_CREATE, {}, request)
 
+    def reboot(self, vm: VM, wait_for: str, timeout_s: float = 20) -> VM:
+        return self._stream(api.VM_REBOOT, {"vm": vm.ip}, api.Wait(wait_for, timeout_s))
+
+    def _stream(self, route: Any, params: dict[str, str], body: Any) -> VM:
         def inside() -> VM:
             with Client([("127.0.0.1", PORT)], self.site.context, timeout_s=20) as client:
-                *_, last = client.stream(api.VM_CREATE, body=request)
-                made: VM = last.result
-                return made
+                *_, last = client.stream(route, params, body=body)
+                result: VM = last.result
+                return result
 
         return namespaces.inside(self.namespace, inside)
 
@@ -199,6 +223,13 @@ class Guest:
         with Links(self.namespace) as links:
             links.add_address("eth0", f"{ip}/24")
             links.ensure_route(f"{METADATA_IP}/32", link="eth0")
+
+    def listen(self, port: int) -> socket.socket:
+        """A server that takes connections and does nothing with them."""
+        listening = namespaces.socket_in(self.namespace, socket.AF_INET, socket.SOCK_STREAM)
+        listening.bind(("0.0.0.0", port))
+        listening.listen()
+        return listening
 
     def metadata(self, path: str = DOCUMENT, timeout_s: float = 5) -> tuple[int, str]:
         with namespaces.socket_in(self.namespace, socket.AF_INET, socket.SOCK_STREAM) as client:

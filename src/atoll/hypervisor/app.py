@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from aiohttp import web
+from prometheus_client.metrics_core import Metric
 
 from atoll.api.server import application
 from atoll.drivers.machine import registry
@@ -161,7 +162,12 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     meter = Meter(vms.list, machines.group, stores.used_mib)
     tls = Tls(config.pki)
     health = Health(background, tls.certificate)
-    handlers = Handlers(service, Backstage(records, images, logs, meter, audit, health))
+
+    def measured() -> Iterator[Metric]:
+        yield from health.families()
+        yield from network.families()
+
+    handlers = Handlers(service, Backstage(records, images, logs, meter, audit, measured))
     await _listen(config, tls, handlers, bench.operators, control, stack)
     background.keep("renewing the node's certificate", tls.keep_certificate)
     background.keep("reading revocation lists", tls.keep_revocations)
@@ -169,7 +175,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     background.finish("emptying the trash", records.empty_trash)
     background.finish("starting VMs after a reboot of the host", lambda: relaunch_all(service.life, bench))
     background.keep("keeping boot logs small", lambda: logs.keep_small(lambda: [vm.ip for vm in vms.list()]))
-    templates.prepare()
+    await templates.prepare()
     background.keep("claiming user ids", ids.tend)
     background.keep("letting go of images", lambda: holds.tend(service.images_in_use))
     background.keep("making templates", templates.tend)

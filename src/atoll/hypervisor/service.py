@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from atoll.errors import AtollError
 from atoll.hypervisor.consoles.screens import Screens
-from atoll.hypervisor.launch.answering import Answers, answers
 from atoll.hypervisor.launch.holds import Used, images_of
 from atoll.hypervisor.launch.hotpool import HotPool, Pooling, PoolPlace
 from atoll.hypervisor.news import NodeNews
@@ -45,8 +44,6 @@ class Options(Struct, frozen=True):
     stores: Stores
     pooling: Pooling = Pooling()
     audit: AuditLog | None = None
-    answers: Answers = answers
-    """Whether something takes connections at an IP and port."""
 
 
 class Hypervisor:
@@ -57,7 +54,7 @@ class Hypervisor:
         self.vms = bench.vms
         self.holdings = bench.holdings
         self._auditor = Auditor(options.audit, self.vms.find) if options.audit is not None else None
-        stages = Stages(bench, Board(clock.monotonic), options.answers)
+        stages = Stages(bench, Board(clock.monotonic))
         self.stages = stages
         self.pool = HotPool(options.pooling, bench.machines, _pool_place(bench))
         self.vms.reserved = self.pool.held

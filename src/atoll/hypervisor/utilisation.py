@@ -89,10 +89,10 @@ class _Families(Collector):
         yield from self._families
 
 
-def metrics(node: Node, used: Utilisation, health: Iterable[Metric] = ()) -> bytes:
+def metrics(node: Node, used: Utilisation, more: Iterable[Metric] = ()) -> bytes:
     """The page for Prometheus. Pure."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families([*_node_families(node, used), *_vm_families(used), *health]))
+    registry.register(_Families([*_node_families(node, used), *_vm_families(used), *more]))
     return generate_latest(registry)
 
 

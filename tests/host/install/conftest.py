@@ -39,7 +39,8 @@ subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
 """
 
 # What is written to /etc and /var/lib goes to a file system in memory; /var/lib is empty at first. One network is
-# where the machine is reached; the other is a switch on which the host has no address. A router is on both.
+# where the machine is reached; the other is a switch on which the host has no address, and no way to it: what is on
+# both forwards nothing.
 FURNISH = """
 set -e
 mount --make-rprivate /
@@ -62,7 +63,6 @@ ip -n outside link set office up
 ip -n outside address add 10.9.0.1/24 dev lan
 ip -n outside link set lan up
 ip route add default via 10.8.0.1
-nsenter --net=/run/netns/outside sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'
 exec "$0" -c "$2" "$1/venv/bin/atoll"
 """
 

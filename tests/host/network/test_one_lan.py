@@ -13,8 +13,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import dns.message
+import dns.query
 import pytest
 
+from atoll.api import hypervisor as api
+from atoll.errors import TimedOut
 from atoll.guestnet.frames import ipv4
 from atoll.guestnet.frames.errors import BadPacket
 from atoll.model.network import METADATA_IP, Subnet
@@ -22,12 +26,16 @@ from atoll.model.vm import VM
 from atoll.plan.macs import service_mac
 from atoll.system import namespaces
 from atoll.system.links import Links, sysctl
-from node_labs import Guest, Node, Site, a_site
+from node_labs import Guest, Node, Site, a_site, run
 
 SUBNET = Subnet("lan", "10.50.0.0/24", "10.50.0.1", bridge="br0")
 NODES = 3
 ETH_P_ALL = 3
 ARP_REPLY = bytes.fromhex("0806 0001 0800 06 04 0002")
+SHARED = "10.50.0.77"
+QUESTIONS = "atoll_dns_questions_total"
+CLOSED_S = 3.0
+"""Longer than it takes until a port is tried."""
 CALLS_IPTABLES = "net/bridge/bridge-nf-call-iptables"
 
 
@@ -160,6 +168,51 @@ def test_who_has_the_address_of_a_vm_on_the_lan_is_not_told_about_it(lan: Lan) -
             continue
     assert (200, vm.instance_id) not in found
     assert lan.guests[0].metadata("/latest/meta-data/instance-id") == (200, vm.instance_id)
+
+
+def test_a_vms_port_is_found_open_by_a_node_that_has_no_address_in_the_subnet(lan: Lan) -> None:
+    node, vm, guest = lan.nodes[0], lan.vms[0], lan.guests[0]
+    assert "10.50." not in run(node.namespace, "ip", "-4", "address")
+    guest.lease()
+    with guest.listen(80) as server:
+        assert "port:80" in node.reboot(vm, "port:80").ready
+        connection, (caller, _) = server.accept()
+        connection.close()
+    assert caller == METADATA_IP
+
+
+def test_a_vm_with_the_same_address_on_another_node_does_not_answer_in_its_place(lan: Lan) -> None:
+    one, other = lan.nodes[0], lan.nodes[2]
+    for node in (one, other):
+        node.give_more("lan", SHARED)
+    try:
+        silent, twin = one.create("silent", "lan"), other.create("twin", "lan")
+        assert silent.all_nics == twin.all_nics
+        guest = other.guest(twin, "br0")
+        guest.lease()
+        with guest.listen(80), Capture(guest.namespace) as capture:
+            with pytest.raises(TimedOut):
+                one.reboot(silent, "port:80", CLOSED_S)
+            # It is asked, since nobody else on the LAN has that MAC. Its answer goes to its own node.
+            assert any(frame[26:30] == socket.inet_aton(METADATA_IP) for frame in capture.frames)
+            assert "port:80" in other.reboot(twin, "port:80").ready
+    finally:
+        for node, name in ((one, "silent"), (other, "twin")):
+            node.call(api.VM_DESTROY, {"vm": name})
+
+
+def test_what_guests_ask_of_dns_is_counted(lan: Lan) -> None:
+    node, guest = lan.nodes[1], lan.guests[1]
+    guest.lease()
+    before = node.metrics()
+    for name in ("vm2", "vm2.atoll.internal", "www.example.test"):
+        query = dns.message.make_query(name, "A")
+        namespaces.inside(guest.namespace, lambda query=query: dns.query.udp(query, METADATA_IP, timeout=5))
+    after = node.metrics()
+    results = {key[-1]: count - before[key] for key, count in after.items() if key[0] == QUESTIONS}
+    assert {result: count for result, count in results.items() if count} == {"answered": 2, "refused": 1}
+    assert {key[1] for key in after if key[0] == QUESTIONS} == {"br0"}
+    assert not any(key[0].startswith("atoll_dns_asked") for key in after), "this node asks nobody"
 
 
 def test_a_vm_that_is_served_again_by_the_next_agent_is_its_own_nodes_still(lan: Lan) -> None:

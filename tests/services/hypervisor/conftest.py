@@ -78,7 +78,6 @@ class Node:
         self.boot_id = "boot-1"
         self.backoff = Backoff(first_s=0.01, longest_s=0.04, limit=3)
         self.acknowledge_within_s = 1.0
-        self.open_ports: set[int] = set()
         self.hot_pool = 0
         self.most_templates = 8
         self.role_callers = RoleCallers()
@@ -159,8 +158,8 @@ class Node:
             self.stores,
             self.background,
         )
-        pooling = Pooling(self.templates, self.hot_pool, 0, self.answers)
-        self.service = Hypervisor(bench, signals, Options(self.stores, pooling, self.audit, self.answers))
+        pooling = Pooling(self.templates, self.hot_pool, 0)
+        self.service = Hypervisor(bench, signals, Options(self.stores, pooling, self.audit))
         self._callers = Callers(self.records.user_data, self.credentials)
         self._callers.count(
             Census(lambda: holdings.given, holdings.leases, self.service.find_port, vms.list, signals.reached)
@@ -171,7 +170,7 @@ class Node:
         self.background.finish(
             "starting VMs after a reboot of the host", lambda: relaunch_all(self.service.life, bench)
         )
-        self.templates.prepare()
+        await self.templates.prepare()
         self.background.keep("claiming user ids", self.ids.tend)
         self.background.keep("making templates", self.templates.tend)
         if self.hot_pool:
@@ -186,7 +185,7 @@ class Node:
             logs,
             meter,
             self.audit,
-            Health(self.background, self.pki.certificate()),
+            Health(self.background, self.pki.certificate()).families,
         )
         handlers = Handlers(self.service, backstage)
         gate = CertificateGate(self.pki.peers(), bench.operators, handlers.auditor.denied)
@@ -199,9 +198,6 @@ class Node:
         )
         await site.start()
         self.port = self._runner.addresses[0][1]
-
-    async def answers(self, ip: str, port: int) -> bool:
-        return port in self.open_ports
 
     async def stop(self) -> None:
         """The agent goes; machines stay."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from atoll.model.network import Address, mac_for
 from atoll.plan.firewall import link_for
 from atoll.plan.hotpool import SPARE_ADDRESSES
 from atoll.plan.templates import Patience
+from atoll.system import files
 
 MORE = tuple(Address(f"10.9.0.{last}", mac_for(f"10.9.0.{last}")) for last in range(9, 21))
 
@@ -152,6 +155,35 @@ async def test_a_template_of_which_no_fork_can_be_made_goes_and_is_made_again_la
     assert (await user.create("fourth", image="twin")).started_by == "cold"
     await until(lambda: forking.templates.ready == 1)
     assert (await user.create("fifth", image="twin")).started_by == "fork"
+
+
+async def test_while_a_template_is_removed_the_node_goes_on_and_makes_no_other_in_its_place(
+    forking: Any, user: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forking.templates._limits = TemplateLimits(8, 0, 0, Patience(first_s=0))
+    damage(forking)
+    begun, go_on, released = threading.Event(), threading.Event(), []
+
+    def slowly(path: Path, *more: Any) -> None:
+        if path.parent.name == "templates" and not begun.is_set():
+            begun.set()
+            released.append(go_on.wait(5))
+        remove_tree(path, *more)
+
+    remove_tree = files.remove_tree
+    monkeypatch.setattr(files, "remove_tree", slowly)
+    creating = asyncio.create_task(user.create("second", image="twin"))
+    await until(begun.is_set)
+
+    assert (await user.create("third", image="twin")).started_by == "cold"
+    assert not forking.templates._wanted
+    assert len(forking.templates) == 0
+
+    go_on.set()
+    assert (await creating).started_by == "cold"
+    assert released == [True]
+    await until(lambda: len(forking.templates) == 1)
+    assert (await user.create("fourth", image="twin")).started_by == "fork"
 
 
 async def test_looking_for_a_template_is_not_using_it(forking: Any, user: Any) -> None:
@@ -397,9 +429,9 @@ async def test_a_full_disk_takes_templates_for_good(forking: Any, user: Any, unt
     forking.templates._limits = TemplateLimits(most=8, memory_reserve_mib=0, disk_reserve_mib=1 << 40)
     forking.templates._wake.set()
 
-    await until(lambda: len(forking.templates) == 0)
+    await until(lambda: not list((forking.directory / "state" / "templates").iterdir()))
 
-    assert list((forking.directory / "state" / "templates").iterdir()) == []
+    assert len(forking.templates) == 0
     assert (await user.create("second", image="twin")).started_by == "cold"
     assert len(forking.templates) == 0
 

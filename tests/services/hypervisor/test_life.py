@@ -152,7 +152,7 @@ async def test_a_port_can_be_waited_for(ann, node):
     waiting = asyncio.create_task(ann.create("web", wait_for="port:80"))
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    node.open_ports.add(80)
+    node.network.open_ports.add(80)
     assert "port:80" in (await asyncio.wait_for(waiting, 5)).ready
 
 

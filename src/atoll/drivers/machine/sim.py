@@ -31,7 +31,7 @@ from atoll.model.hardware import Watchdog
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
 from atoll.model.volume import DiskInterface
-from atoll.system import files
+from atoll.system import aside, files
 from atoll.system.undo import Undo
 
 STEPS = (
@@ -211,7 +211,7 @@ class SimDriver:
         self.faults.strike("kill", machine.ip)
         self._watched.discard(machine.ip)
         await self._hang_up(machine)
-        files.remove_tree(machine.directory / _OWN)
+        await aside.run(files.remove_tree, machine.directory / _OWN)
 
     async def reset(self, machine: Machine) -> None:
         self.faults.strike("reset", machine.ip)
@@ -315,8 +315,8 @@ class SimDriver:
         log = machine.directory / _CONSOLE_LOG
         async with Undo() as undo:
             if not log.exists():
-                undo.add(files.remove_tree, log)
-            undo.add(files.remove_tree, machine.directory / _OWN)
+                undo.add(aside.run, files.remove_tree, log)
+            undo.add(aside.run, files.remove_tree, machine.directory / _OWN)
             for disk in machine.disks:
                 _check_there(disk)
             names = tuple(disk.name for disk in machine.disks)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from msgspec import Struct
+from prometheus_client.metrics_core import Metric
 
 from atoll.api.route import Bound
 from atoll.hypervisor.consoles.bootlog import BootLogs
@@ -16,7 +19,6 @@ from atoll.hypervisor.utilisation import Meter
 from atoll.hypervisor.vms.records import Records
 from atoll.images.store import ImageStore
 from atoll.serving.audit import AuditLog, Auditor
-from atoll.serving.health import Health
 
 # As much as the largest of our requests: the 65,536 addresses of a /16.
 MAX_BODY = 4 << 20
@@ -30,7 +32,8 @@ class Backstage(Struct, frozen=True):
     logs: BootLogs
     meter: Meter
     audit: AuditLog
-    health: Health
+    measured: Callable[[], Iterable[Metric]]
+    """The metrics of the agent itself and of its network."""
 
 
 class Handlers:
@@ -41,7 +44,7 @@ class Handlers:
             VmHandlers(service, backstage.records),
             VolumeHandlers(service),
             ConsoleHandlers(service, backstage.logs),
-            ObservingHandlers(service, backstage.meter, backstage.audit, backstage.health),
+            ObservingHandlers(service, backstage.meter, backstage.audit, backstage.measured),
         )
 
     def bound(self) -> tuple[Bound, ...]:

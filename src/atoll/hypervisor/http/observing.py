@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
+
+from prometheus_client.metrics_core import Metric
 
 from atoll.api import hypervisor as routes
 from atoll.api import observing
@@ -16,15 +18,20 @@ from atoll.model.audit import AuditEntry
 from atoll.model.event import Event
 from atoll.model.utilisation import Utilisation
 from atoll.serving.audit import AuditLog
-from atoll.serving.health import Health
 
 
 class ObservingHandlers:
-    def __init__(self, service: Hypervisor, meter: Meter, audit: AuditLog, health: Health) -> None:
+    def __init__(
+        self,
+        service: Hypervisor,
+        meter: Meter,
+        audit: AuditLog,
+        measured: Callable[[], Iterable[Metric]],
+    ) -> None:
         self._service = service
         self._meter = meter
         self._audit = audit
-        self._health = health
+        self._measured = measured
 
     def bound(self) -> tuple[Bound, ...]:
         return (
@@ -45,7 +52,7 @@ class ObservingHandlers:
         return self._meter.read()
 
     async def metrics(self, call: Call[None, None]) -> AsyncIterator[bytes]:
-        yield metrics(self._service.node(), self._meter.read(), self._health.families())
+        yield metrics(self._service.node(), self._meter.read(), self._measured())
 
     async def audit(self, call: Call[None, AuditQuery]) -> AsyncIterator[AuditEntry | Done[None]]:
         for entry in await self._audit.read(call.query):

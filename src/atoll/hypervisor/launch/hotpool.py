@@ -22,7 +22,6 @@ from msgspec import Struct, structs
 
 from atoll.drivers.machine.base import Exit
 from atoll.errors import AtollError, Conflict, TimedOut
-from atoll.hypervisor.launch.answering import Answers, converse
 from atoll.hypervisor.launch.holds import Used
 from atoll.hypervisor.launch.machines import Machines
 from atoll.hypervisor.launch.templates import Templates
@@ -74,8 +73,6 @@ class Pooling(Struct, frozen=True):
     """Members of one kind; 0: there is no pool."""
     reserve_mib: int = 0
     """Memory of the host that is left alone."""
-    converse: Answers = converse
-    """Whether a guest answered as it will answer its users."""
 
 
 class PoolPlace(Struct, frozen=True):
@@ -385,7 +382,7 @@ class HotPool:
         """Whether its guest has done all that one of its image does."""
         stage = self._node.ready(member.vm)
         if stage.startswith("port:") and "metadata" in member.stages:
-            return await self._pooling.converse(member.vm.ip, int(stage.removeprefix("port:")))
+            return await self._machines.converses(member.vm, int(stage.removeprefix("port:")))
         return stage == "started" or stage in member.stages
 
     def _template(self, key: PoolKey) -> Path | None:

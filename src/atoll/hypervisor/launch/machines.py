@@ -36,7 +36,7 @@ from atoll.model.vm import UNKNOWN_DRIVER, VM, ConsoleKind, StartedBy, VmNic
 from atoll.model.volume import FileSystem, Volume, VolumeFormat
 from atoll.plan import capacity
 from atoll.plan.ids import Ids
-from atoll.system import cgroups, host, steps
+from atoll.system import aside, cgroups, host, steps
 from atoll.system.undo import Undo
 
 log = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ class Machines:
         driver, machine = self.driver(vm.driver), self._bootable(vm)
         self._ids_of(vm)  # or it is not run
         async with Undo() as undo:
-            undo.add(cgroups.remove, machine.cgroup)
+            undo.add(aside.run, cgroups.remove, machine.cgroup)
             self.limit(vm, starting=True, weight=weight)
             steps.step("launch.limited")
             for port in self._ports(vm):
@@ -236,7 +236,7 @@ class Machines:
                 await self._run(vm, start)
         except AtollError as error:
             log.warning("VM %s %s could not be forked, and is started cold: %s", vm.ip, vm.name, error)
-            self._note_failure(directory, error)
+            await self._note_failure(directory, error)
             return False
         self._note_fork(directory)
         return True
@@ -245,10 +245,10 @@ class Machines:
         if self._templates is not None:
             self._templates.note_fork(directory.name)
 
-    def _note_failure(self, directory: Path, error: AtollError) -> None:
+    async def _note_failure(self, directory: Path, error: AtollError) -> None:
         """Want of memory, an address, a link or room on disk is not the template's fault."""
         if self._templates is not None and isinstance(error, BadTemplate):
-            self._templates.doubt(directory.name)
+            await self._templates.doubt(directory.name)
 
     async def _hand_over(self, vm: VM) -> bool:
         """Whether what runs at its address as a member of the hot pool has become this VM."""
@@ -272,7 +272,7 @@ class Machines:
         try:
             await self._run(vm, lambda machine: driver.fork(machine, directory), weight=1)
         except AtollError as error:
-            self._note_failure(directory, error)
+            await self._note_failure(directory, error)
             raise
         self._note_fork(directory)
 
@@ -332,6 +332,14 @@ class Machines:
     def _ports(self, vm: VM) -> tuple[Port, ...]:
         return ports_of(vm, self._subnet_of)
 
+    async def answers(self, vm: VM, tcp_port: int) -> bool:
+        """Whether its guest takes connections there, at its own address."""
+        return await self._network.answers(self._ports(vm)[0], tcp_port)
+
+    async def converses(self, vm: VM, tcp_port: int) -> bool:
+        """Whether its guest answered as it will answer its users."""
+        return await self._network.converses(self._ports(vm)[0], tcp_port)
+
     def limit(self, vm: VM, *, starting: bool, weight: int | None = None) -> None:
         """Its share of the node. While it starts it counts for whole CPUs, so that the start is short."""
         overhead_mib = self._kinds.overhead_mib(vm.driver)
@@ -372,5 +380,5 @@ class Machines:
             await self._network.unplug(port)
             steps.step("halt.unplugged")
         for kind in self._kinds_of(vm):
-            cgroups.remove(self.group(vm, kind))
+            await aside.run(cgroups.remove, self.group(vm, kind))
         steps.step("halt.released")

@@ -22,7 +22,7 @@ from atoll.hypervisor.launch.supplies import Supplies
 from atoll.model.vm import VM
 from atoll.plan import templates as plan
 from atoll.plan.templates import Doubt, Kept, Patience, Template, TemplateSpec
-from atoll.system import cgroups, clock, files, host, steps
+from atoll.system import aside, cgroups, clock, files, host, steps
 from atoll.system.undo import Undo
 
 log = logging.getLogger(__name__)
@@ -73,6 +73,8 @@ class Templates:
         self._held: dict[str, _Held] = {}
         self._wanted: dict[str, TemplateSpec] = {}
         self._doubts: dict[str, Doubt] = {}
+        self._leaving: set[str] = set()
+        """Those whose files are being removed."""
         self._uses = 0
         self._wake = asyncio.Event()
 
@@ -116,14 +118,18 @@ class Templates:
     def want(self, vm: VM, machine: Machine) -> None:
         """A VM had to be started cold: make a template for the next one, when there is time."""
         key = self.key(vm, machine)
-        if key is not None and key not in self._held and not self._is_doubted(key):
+        if key is not None and self._is_vacant(key) and not self._is_doubted(key):
             self._wanted[key] = plan.spec_of(vm, machine.nic.mtu)
             self._wake.set()
 
-    def doubt(self, key: str) -> None:
+    async def doubt(self, key: str) -> None:
         """A fork of it failed, for what is in it. It goes, and one like it is made after a while."""
         self._put_off(key)
-        self._drop(key)
+        await self._drop(key)
+
+    def _is_vacant(self, key: str) -> bool:
+        """Whether one of this key can be made: none is there, and none is being removed."""
+        return key not in self._held and key not in self._leaving
 
     def _is_doubted(self, key: str) -> bool:
         return key in self._doubts and clock.monotonic() < self._doubts[key].until
@@ -136,14 +142,14 @@ class Templates:
 
     # --- in the background
 
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         """Find what an earlier agent made. What is not whole, or of another host or image, goes."""
         files.make_dirs(self._root)
         for directory in sorted(self._root.iterdir()):
             template = self._read(directory)
             if template is None or self._limits.most == 0:
                 log.info("template %s is of no use: removed", directory.name)
-                files.remove_tree(directory)
+                await aside.remove_tree(directory)
             else:
                 self._held[template.key] = _Held(template, self._count(), ready=False)
 
@@ -167,12 +173,12 @@ class Templates:
         limits = self._limits
         for key in [key for key, held in self._held.items() if not self._has_image(held.template.spec)]:
             log.info("template %s: dropped, its image is gone", key)
-            self._drop(key)
+            await self._drop(key)
         for key in plan.to_drop(
             self._kept(), limits.most, files.free_mib(self._root), limits.disk_reserve_mib
         ):
             log.info("template %s: dropped, to make room on disk", key)
-            self._drop(key)
+            await self._drop(key)
         for key in plan.to_unload(self._kept(), host.memory_mib()[1], limits.memory_reserve_mib):
             log.info("template %s: given up for now, memory is short", key)
             self._unload(key)
@@ -186,7 +192,7 @@ class Templates:
     async def _make_if_there_is_room(self, key: str, spec: TemplateSpec) -> None:
         reserve_mib = max(self._limits.memory_reserve_mib, self._limits.disk_reserve_mib)
         available_mib, free_mib = host.memory_mib()[1], files.free_mib(self._root)
-        if key in self._held or not plan.has_room(spec, available_mib, free_mib, reserve_mib):
+        if not self._is_vacant(key) or not plan.has_room(spec, available_mib, free_mib, reserve_mib):
             return
         try:
             await self._make(key, spec)
@@ -206,19 +212,19 @@ class Templates:
             basis = dict(driver.template_basis(machine))
             if plan.key_of(spec, basis) != key:
                 return  # the host has changed since it was wanted
-            undo.add(files.remove_tree, directory)
-            files.make_dirs(directory)
+            undo.add(aside.run, files.remove_tree, directory)
+            await aside.run(files.make_dirs, directory)
             steps.step("template.begun")
-            always.add(files.remove_tree, machine.directory)
-            files.make_dirs(machine.directory)
-            always.add(cgroups.remove, machine.cgroup)
+            always.add(aside.run, files.remove_tree, machine.directory)
+            await aside.run(files.make_dirs, machine.directory)
+            always.add(aside.run, cgroups.remove, machine.cgroup)
             self._limit(spec, machine)
             steps.step("template.limited")
             always.add(driver.kill, machine)
             await driver.make_template(machine, directory)
             steps.step("template.made")
             record = msgspec.json.encode(Template(key, spec, basis))
-            files.write_durably(directory / "template.json", record)
+            await aside.run(files.write_durably, directory / "template.json", record)
             steps.step("template.recorded")
             undo.commit()
         self._held[key] = _Held(Template(key, spec, basis), self._count(), ready=True)
@@ -261,7 +267,7 @@ class Templates:
             await driver.load_template(self._root / key)
         except (AtollError, OSError) as error:
             log.warning("template %s cannot be read, and goes: %s", key, error)
-            self._drop(key)
+            await self._drop(key)
             return
         if key in self._held:
             self._held[key].ready = True
@@ -271,14 +277,23 @@ class Templates:
         self._driver(key).forget_template(self._root / key)
         self._held[key].ready = False
 
-    def _drop(self, key: str) -> None:
+    async def _drop(self, key: str) -> None:
+        """Not found from here on. All of its files are removed, also if the caller is cancelled meanwhile."""
         if key in self._held:
             self._unload(key)
             del self._held[key]
-        # Its record first: what is left of a removal that was interrupted is not whole.
-        files.remove_tree(self._root / key / "template.json")
-        steps.step("template.dropped")
-        files.remove_tree(self._root / key)
+        if key not in self._leaving:
+            self._leaving.add(key)
+            await aside.whole(self._remove(key))
+
+    async def _remove(self, key: str) -> None:
+        try:
+            # Its record first: what is left of a removal that was interrupted is not whole.
+            await aside.run(files.remove_tree, self._root / key / "template.json")
+            steps.step("template.dropped")
+            await aside.remove_tree(self._root / key)
+        finally:
+            self._leaving.discard(key)
 
     def _driver(self, key: str) -> CanFork:
         driver = self._kinds.drivers[self._held[key].template.spec.driver]

@@ -55,6 +55,14 @@ class Network(Protocol):
         """Forget these interfaces. Not plugged is success."""
         ...
 
+    async def answers(self, port: Port, tcp_port: int) -> bool:
+        """Whether the machine at this port, and not another one with its address, takes connections there."""
+        ...
+
+    async def converses(self, port: Port, tcp_port: int) -> bool:
+        """Whether it answers them too, as it would a browser."""
+        ...
+
     async def sweep(self, vm_ips: Collection[str]) -> None:
         """Forget the ports of all VMs but these: what an agent before us left."""
         ...

@@ -14,10 +14,11 @@ from __future__ import annotations
 import functools
 import itertools
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 from msgspec import Struct
+from prometheus_client.metrics_core import Metric
 
 from atoll.drivers.machine.base import Nic
 from atoll.guestnet.dhcp.server import DhcpServer
@@ -29,7 +30,7 @@ from atoll.guestnet.netboot.http import BootServer
 from atoll.guestnet.netboot.library import Content, Library, Missing
 from atoll.guestnet.ra.server import RaServer
 from atoll.guestnet.tftp.server import TftpServer
-from atoll.hypervisor.network import physical
+from atoll.hypervisor.network import answering, dns_metrics, physical
 from atoll.hypervisor.network.base import Port
 from atoll.hypervisor.network.callers import BridgeCallers, Callers
 from atoll.hypervisor.network.control import ControlPort
@@ -71,9 +72,10 @@ class Server(Protocol):
 class _Services:
     """The servers of one bridge, and a way into their namespace."""
 
-    def __init__(self, namespace: str, callers: BridgeCallers) -> None:
+    def __init__(self, namespace: str, callers: BridgeCallers, dns: DnsServer) -> None:
         self.namespace = namespace
         self.callers = callers
+        self.dns = dns
         self.links = Links(namespace)
         self.metadata = MetadataServer(namespace, callers)
         self._servers: dict[str, tuple[object, Server]] = {}
@@ -200,17 +202,17 @@ class Bridges:
         self._links.ensure_veth(port, SERVICE_LINK, namespace, peer_mac=mac, master=bridge, mtu=mtu)
         # Known beforehand: an unknown MAC would be flooded to every VM.
         self._links.set_fdb(port, mac)
-        services = _Services(namespace, self._callers.on(bridge))
+        callers = self._callers.on(bridge)
+        dns = DnsServer(namespace, callers.names, self._forwarder, mtu)
+        services = _Services(namespace, callers, dns)
         services.links.add_address(SERVICE_LINK, f"{METADATA_IP}/32")
         services.links.up(SERVICE_LINK)
 
         def open_(ip: str, name: str) -> Content | Missing:
-            return self._library.open(services.callers.client(ip), name)
+            return self._library.open(callers.client(ip), name)
 
-        await services.ensure("dhcp", lambda: DhcpServer(namespace, SERVICE_LINK, services.callers))
-        await services.ensure(
-            "dns", lambda: DnsServer(namespace, services.callers.names, self._forwarder, mtu)
-        )
+        await services.ensure("dhcp", lambda: DhcpServer(namespace, SERVICE_LINK, callers))
+        await services.ensure("dns", lambda: dns)
         await services.ensure("metadata", lambda: services.metadata)
         await services.ensure("tftp", lambda: TftpServer(namespace, open_, mtu))
         await services.ensure("boot", lambda: BootServer(namespace, open_))
@@ -277,6 +279,11 @@ class Bridges:
     def _service_mac(self, bridge: str) -> str:
         return service_mac(self._node, bridge)
 
+    def families(self) -> Iterator[Metric]:
+        """What its DNS servers count, for Prometheus."""
+        served = {bridge: services.dns.counters for bridge, services in self._services.items()}
+        return dns_metrics.families(served, self._forwarder.counters if self._forwarder else None)
+
     # --- ports
 
     async def plug(self, *ports: Port) -> None:
@@ -310,6 +317,20 @@ class Bridges:
                     # Its elements last: as long as they are there, the next agent finds it again.
                     self._forget_neighbours(port, subnet)
             await self._close(link)
+
+    async def answers(self, port: Port, tcp_port: int) -> bool:
+        return await answering.answers(port.nic.ip, tcp_port, self._asking_from(port.subnet))
+
+    async def converses(self, port: Port, tcp_port: int) -> bool:
+        return await answering.converses(port.nic.ip, tcp_port, self._asking_from(port.subnet))
+
+    def _asking_from(self, subnet: Subnet) -> str | None:
+        """The namespace from which guests of a subnet are asked: the node's own (None) where it is their router.
+
+        Elsewhere the node may have no address in the subnet, or its routes lead to another machine with the guest's
+        address. The servers of the bridge are on the guest's own link.
+        """
+        return self._namespace(subnet.bridge_name) if subnet.bridge or subnet.private else None
 
     async def close(self) -> None:
         for services in self._services.values():

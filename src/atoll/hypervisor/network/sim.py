@@ -22,6 +22,8 @@ class SimNetwork:
         self.plugged: set[str] = set()
         """The links of the ports that are."""
         self.served: tuple[Subnet, ...] = ()
+        self.open_ports: set[int] = set()
+        """The TCP ports that all machines answer at."""
 
     def nic(self, port: Port) -> Nic:
         return Nic(link=port.link, bridge="sim", mac=port.nic.mac, mtu=port.subnet.mtu)
@@ -38,6 +40,12 @@ class SimNetwork:
 
     async def unplug(self, *ports: Port) -> None:
         self.plugged -= {port.link for port in ports}
+
+    async def answers(self, port: Port, tcp_port: int) -> bool:
+        return tcp_port in self.open_ports
+
+    async def converses(self, port: Port, tcp_port: int) -> bool:
+        return tcp_port in self.open_ports
 
     async def sweep(self, vm_ips: Collection[str]) -> None:
         known = {link: firewall.port_of(link) for link in self.plugged}

@@ -1,23 +1,25 @@
 """Following a VM from its start to the stage that somebody waits for.
 
-Effects: for a stage `port:N`, TCP connections to the VM.
+No effects of its own: for a stage `port:N`, the machines of the node try the port.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
 
 from atoll.api.hypervisor import Progress, Wait
 from atoll.errors import Conflict, TimedOut
-from atoll.hypervisor.launch.answering import Answers, answers
 from atoll.hypervisor.vms.readiness import Board
 from atoll.model.vm import VM, VmState
 
 PATIENCE_S = 2.0
 FIRST_PAUSE_S = 0.001
 LONGEST_PAUSE_S = 0.25
+
+Answers = Callable[[VM, int], Awaitable[bool]]
+"""Whether the guest of a VM takes connections at this TCP port."""
 
 
 class Follower:
@@ -28,7 +30,7 @@ class Follower:
         board: Board,
         current: Callable[[VM], VM],
         clock: Callable[[], float],
-        answers: Answers = answers,
+        answers: Answers,
     ) -> None:
         self._board = board
         self._current = current
@@ -39,7 +41,7 @@ class Follower:
         """Each stage as it is reached, up to the one that is waited for. `told`: those to leave out."""
         shown = set(told)
         until = self._clock() + wait.timeout_s
-        with self._probing(vm.ip, wait.wait_for):
+        with self._probing(vm, wait.wait_for):
             while True:
                 stages = self._board.stages(vm.ip)
                 for stage in sorted(stages.keys() - shown, key=stages.__getitem__):
@@ -74,18 +76,19 @@ class Follower:
         )
 
     @contextlib.contextmanager
-    def _probing(self, ip: str, wait_for: str | None) -> Iterator[None]:
+    def _probing(self, vm: VM, wait_for: str | None) -> Iterator[None]:
         """Try the port of a `port:N` stage while the block runs; any other stage needs no trying."""
         if wait_for is None or not wait_for.startswith("port:"):
             yield
             return
-        task = asyncio.ensure_future(self._probe(ip, wait_for))
+        task = asyncio.ensure_future(self._probe(vm, wait_for))
         try:
             yield
         finally:
             task.cancel()
 
-    async def _probe(self, ip: str, stage: str) -> None:
+    async def _probe(self, vm: VM, stage: str) -> None:
+        ip = vm.ip
         # Before its lease a guest hears nothing, and TCP would wait a second before it tries again.
         # One with a fixed address never asks for a lease: it is tried after a while.
         while "dhcp" not in self._board.stages(ip):
@@ -93,10 +96,11 @@ class Follower:
             await self._board.changed(ip, PATIENCE_S)
             if self._board.stages(ip) == before:
                 break
-        await self._until_answered(ip, int(stage.removeprefix("port:")))
+        await self._until_answered(vm, int(stage.removeprefix("port:")))
         self._board.reach(ip, stage)
 
-    async def _until_answered(self, ip: str, port: int) -> None:
+    async def _until_answered(self, vm: VM, port: int) -> None:
+        ip = vm.ip
         # A guest that was just given its address loses the first packets, and TCP repeats one only after a
         # second: so another attempt joins those under way, and the first that succeeds counts. Each costs the
         # guest some work, so they become rare, until it has come further.
@@ -104,7 +108,7 @@ class Follower:
         stages, pause_s = len(self._board.stages(ip)), FIRST_PAUSE_S
         try:
             while True:
-                attempts.add(asyncio.ensure_future(self._answers(ip, port)))
+                attempts.add(asyncio.ensure_future(self._answers(vm, port)))
                 if await self._succeeds(attempts, ip, pause_s):
                     return
                 before, stages = stages, len(self._board.stages(ip))

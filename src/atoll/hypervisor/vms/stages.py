@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from atoll.api.hypervisor import Progress, Wait
 from atoll.api.route import Done
 from atoll.errors import AtollError
-from atoll.hypervisor.launch.answering import Answers, answers
 from atoll.hypervisor.vms.follow import Follower
 from atoll.hypervisor.vms.readiness import Board
 from atoll.hypervisor.vms.workbench import Workbench
@@ -34,12 +33,12 @@ Lines = AsyncGenerator[Progress | Done[VM], None]
 
 
 class Stages:
-    def __init__(self, bench: Workbench, board: Board, answers: Answers = answers) -> None:
+    def __init__(self, bench: Workbench, board: Board) -> None:
         self._vms = bench.vms
         self._machines = bench.machines
         self._background = bench.background
         self._board = board
-        self._follower = Follower(board, bench.vms.current, clock.monotonic, answers)
+        self._follower = Follower(board, bench.vms.current, clock.monotonic, bench.machines.answers)
         bench.vms.changed.listen(self._on_change)
 
     # --- told

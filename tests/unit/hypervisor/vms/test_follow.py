@@ -35,7 +35,7 @@ class Node:
             raise NotFound("gone")
         return self.vm
 
-    async def answers(self, ip: str, port: int) -> bool:
+    async def answers(self, vm: VM, port: int) -> bool:
         self.tried.append(port)
         return port in self.open_ports
 

@@ -116,7 +116,7 @@ class DockerDriver:
             kept = await self._kill(machine)
             await self._remove(kept)
             steps.step("docker.removed")
-            await asyncio.to_thread(record.forget, machine)
+            await record.forget(machine)
 
     async def resize_memory(self, machine: Machine) -> None:
         async with self._lock(machine):
@@ -202,7 +202,7 @@ class DockerDriver:
         kept = await self._kept(machine)
         async with Undo() as undo:
             if not record.console_log_path(machine).exists():
-                undo.add(files.remove_tree, record.console_log_path(machine))
+                undo.add(aside.run, files.remove_tree, record.console_log_path(machine))
             undo.add(self._undo_start, machine, kept)
             kept = await self._ensure_container(machine, kept)
             await self._note(machine, structs.replace(kept, ended=False))
@@ -217,7 +217,7 @@ class DockerDriver:
         kept = await self._kill(machine)
         if not before.container:
             await self._remove(kept)
-            record.forget(machine)
+            await record.forget(machine)
 
     async def _ensure_container(self, machine: Machine, kept: Kept) -> Kept:
         """One that suits the machine, with the root that it had before, and no other."""

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from atoll.drivers.machine.base import Machine
 from atoll.errors import AtollError
-from atoll.system import files
+from atoll.system import aside, files
 
 _LIMIT = 4096
 
@@ -49,10 +49,10 @@ def write(machine: Machine, kept: Kept) -> None:
     files.write_durably(_path(machine), msgspec.json.encode(kept))
 
 
-def forget(machine: Machine) -> None:
+async def forget(machine: Machine) -> None:
     """Remove all of it but console.log. Nothing there is fine."""
-    if machine.directory.is_dir():
-        files.remove_tree(directory(machine))
+    if directory(machine).exists():
+        await aside.run(files.remove_tree, directory(machine))
 
 
 def _path(machine: Machine) -> Path:

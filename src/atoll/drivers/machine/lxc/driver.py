@@ -24,7 +24,7 @@ from atoll.drivers.machine.lxc.roots import Roots, disk_of, mount_root
 from atoll.drivers.machine.memory import hold_to
 from atoll.errors import Conflict, HostFailure, TimedOut
 from atoll.model.node import DriverInfo
-from atoll.system import cgroups, clock, files, host, pids, processes
+from atoll.system import aside, cgroups, clock, files, host, pids, processes
 from atoll.system.links import Links, missing
 from atoll.system.undo import Undo
 
@@ -111,7 +111,7 @@ class LxcDriver:
                 await _let_go(running)
             self._hang_up(machine)
             await self._end_all(machine)
-            record.forget(machine)
+            await record.forget(machine)
 
     async def inspect(self, machines: Sequence[Machine]) -> Mapping[str, Seen]:
         found: dict[str, Seen] = {}
@@ -185,7 +185,7 @@ class LxcDriver:
             undo.add(record.forget, machine)
             for path in (disk_of(machine), record.console_log_path(machine)):
                 if not path.exists():
-                    undo.add(files.remove_tree, path)
+                    undo.add(aside.run, files.remove_tree, path)
             undo.add(self._end_all, machine)
             base = await self._roots.ensure(machine)
             process = await self._launch(machine, base)
@@ -206,7 +206,7 @@ class LxcDriver:
             left = any(links.exists(nic.link) for nic in machine.nics)
         if left or cgroups.children(machine.cgroup):
             await self._end_all(machine)
-        record.forget(machine)
+        await record.forget(machine)
 
     async def _launch(self, machine: Machine, base: Path) -> processes.Pid:
         lxc_start = host.require_tool("lxc-start")
@@ -256,10 +256,10 @@ class LxcDriver:
 
     async def _end_all(self, machine: Machine) -> None:
         if processes.processes_in(machine.cgroup):
-            await asyncio.to_thread(cgroups.kill_all, machine.cgroup)
+            await aside.run(cgroups.kill_all, machine.cgroup)
         # One that is in the way would keep the next monitor from starting.
         for group in (config.monitor_group(machine), config.container_group(machine)):
-            cgroups.remove(group)
+            await aside.run(cgroups.remove, group)
         with Links(self._namespace) as links:
             for nic in machine.nics:
                 links.delete(nic.link)

@@ -15,7 +15,7 @@ from atoll.drivers.machine import started
 from atoll.drivers.machine.base import Exit, Machine
 from atoll.drivers.machine.started import Started
 from atoll.errors import AtollError, HostFailure
-from atoll.system import files
+from atoll.system import aside, files
 from atoll.system.processes import Pid
 
 _LIMIT = 64 * 1024
@@ -73,12 +73,16 @@ def messages(machine: Machine) -> str:
         return ""
 
 
-def forget(machine: Machine) -> None:
+async def forget(machine: Machine) -> None:
     """Remove all of it but disk and console.log. Nothing there is fine."""
     if own_directory(machine).is_dir():
-        files.remove_tree(directory(machine))
-        with contextlib.suppress(OSError):  # the disk is in it
-            own_directory(machine).rmdir()
+        await aside.run(_remove, machine)
+
+
+def _remove(machine: Machine) -> None:
+    files.remove_tree(directory(machine))
+    with contextlib.suppress(OSError):  # the disk is in it
+        own_directory(machine).rmdir()
 
 
 def _path(machine: Machine) -> Path:

@@ -20,7 +20,7 @@ from atoll.drivers.machine.base import Machine
 from atoll.drivers.machine.lxc import record
 from atoll.drivers.machine.lxc.config import ROOT, STAGE, disk_ranges
 from atoll.errors import HostFailure
-from atoll.system import cgroups, files, mounts, processes
+from atoll.system import aside, cgroups, files, mounts, processes
 
 UNPACK_TIMEOUT_S = 600.0
 _DIGEST_LIMIT = 256
@@ -50,27 +50,27 @@ class Roots:
                 f"starting machine {machine.name}: the image below its disk is gone from {self._cache}",
                 hint="create it anew from an image that is there",
             )
-        self._prune()
+        await self._prune()
         final = self._cache / digest
         temporary = self._cache / f".{digest}.{secrets.token_hex(4)}"
         files.make_dirs(temporary / "root")
         (temporary / "root").chmod(0o755)
         try:
             await processes.run(unpack_argv(machine.rootfs, temporary / "root"), timeout_s=UNPACK_TIMEOUT_S)
-            files.remove_tree(final)  # an earlier one that was not finished
+            await aside.remove_tree(final)  # an earlier one that was not finished
             temporary.rename(final)
             files.sync_dir(self._cache)
         except BaseException:
-            files.remove_tree(temporary)
+            await aside.remove_tree(temporary)
             raise
 
-    def _prune(self) -> None:
+    async def _prune(self) -> None:
         """Remove images that no disk needs, and what an agent that was killed left half unpacked."""
         files.make_dirs(self._cache)
-        for entry in self._cache.iterdir():
+        for entry in list(self._cache.iterdir()):
             # A link to a disk that is gone does not exist.
             if not any(link.exists() for link in entry.glob("users/*")):
-                files.remove_tree(entry)
+                await aside.remove_tree(entry)
 
 
 def unpack_argv(archive: Path, root: Path) -> list[str]:

@@ -169,7 +169,7 @@ class QemuDriver:
             await self._close_console(machine)
             await end_all(machine)
             steps.step("qemu.ended")
-            record.forget(machine)
+            await record.forget(machine)
             steps.step("qemu.forgotten")
 
     async def inspect(self, machines: Sequence[Machine]) -> Mapping[str, Seen]:
@@ -278,7 +278,7 @@ class QemuDriver:
         if process is not None:
             return await self._attach(machine, process)
         if known is None:
-            record.forget(machine)
+            await record.forget(machine)
             return None
         record.write_exit(machine, known.process(), Exit.CRASHED)
         return Seen(machine.ip, known.pid, Exit.CRASHED)
@@ -297,7 +297,7 @@ class QemuDriver:
         return Seen(machine.ip, process.pid, reason)
 
     async def _start(self, machine: Machine, memory: Memory | None = None) -> None:
-        record.forget(machine)
+        await record.forget(machine)
         async with Undo() as undo:
             undo.add(record.forget, machine)
             async with disks.opened(machine) as numbers:

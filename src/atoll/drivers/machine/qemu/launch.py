@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from atoll.drivers.machine.qemu.argv import Accelerator, Files, TemplateFiles, q
 from atoll.drivers.machine.qemu.monitor import end
 from atoll.drivers.machine.qemu.probe import host_tsc_khz, kvm_group
 from atoll.errors import AtollError, HostFailure
-from atoll.system import cgroups, files, links, processes, steps
+from atoll.system import aside, cgroups, files, links, processes, steps
 from atoll.system.undo import Undo
 
 
@@ -98,7 +97,7 @@ class Launcher:
         taps = tuple(tap(nic) for nic in machine.nics)
         console_log = record.console_log_path(machine)
         if not console_log.exists():
-            undo.add(files.remove_tree, console_log)
+            undo.add(aside.run, files.remove_tree, console_log)
         return Files(
             kernel=opened(machine.kernel, os.O_RDONLY),
             initrd=opened(machine.initrd, os.O_RDONLY),
@@ -116,7 +115,7 @@ async def end_all(machine: Machine) -> None:
     if known is not None:
         await end(known.process(), machine.name)
     if processes.processes_in(machine.cgroup):
-        await asyncio.to_thread(cgroups.kill_all, machine.cgroup)
+        await aside.run(cgroups.kill_all, machine.cgroup)
 
 
 def failed_start(machine: Machine, error: AtollError) -> HostFailure:

@@ -14,7 +14,7 @@ from atoll.drivers.machine import started
 from atoll.drivers.machine.base import Exit, Machine
 from atoll.drivers.machine.started import Started
 from atoll.errors import HostFailure
-from atoll.system import files
+from atoll.system import aside, files
 from atoll.system.failures import failing
 from atoll.system.processes import Pid
 
@@ -65,10 +65,10 @@ def write_exit(machine: Machine, process: Pid, reason: Exit) -> None:
         started.write(record_path(machine), process, reason)
 
 
-def forget(machine: Machine) -> None:
+async def forget(machine: Machine) -> None:
     """Remove all of it but the serial line's log. Nothing there is fine."""
-    if machine.directory.is_dir():
-        files.remove_tree(directory(machine))
+    if directory(machine).exists():
+        await aside.run(files.remove_tree, directory(machine))
 
 
 def last_words(messages: str) -> str:

@@ -24,7 +24,7 @@ from atoll.drivers.machine.qemu.argv import Accelerator, Files, TemplateFiles
 from atoll.drivers.machine.qemu.launch import Launcher, Memory, failed_start
 from atoll.drivers.machine.qemu.monitor import Monitor
 from atoll.errors import AtollError, Conflict
-from atoll.system import files, host, memory
+from atoll.system import aside, files, host, memory
 from atoll.system.undo import Undo
 
 PROTOCOL = 1
@@ -67,7 +67,7 @@ class LoadedTemplates:
             ram = memory.create(machine.name, machine.memory_mib << 20)
             undo.add(os.close, ram)
             for name in (RAM, STATE):
-                undo.add(files.remove_tree, directory / name)
+                undo.add(aside.run, files.remove_tree, directory / name)
             await self._run_until_it_waits(machine, ram, directory / STATE)
             memory.seal(ram)
             await asyncio.to_thread(_save, ram, directory)
@@ -100,7 +100,7 @@ class LoadedTemplates:
         waiting = structs.replace(machine, cmdline=f"{machine.cmdline} {WAIT}".strip())
         # Never committed: nothing of this machine is to stay, however it ends.
         async with Undo() as leave:
-            leave.add(files.remove_tree, record.console_log_path(machine))
+            leave.add(aside.run, files.remove_tree, record.console_log_path(machine))
             leave.add(record.forget, machine)
             self._launcher.launch(waiting, leave, Memory(ram))
             monitor = Monitor(machine.name, lambda _: None)
