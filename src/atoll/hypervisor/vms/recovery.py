@@ -26,7 +26,7 @@ from atoll.hypervisor.vms.workbench import Workbench
 from atoll.model.lifecycle import DOWN
 from atoll.model.vm import VM, VmState
 from atoll.plan.recovery import Remedy, Want, remedy
-from atoll.system import cgroups, steps
+from atoll.system import aside, cgroups, steps
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +75,8 @@ async def recover(service: Recovering, bench: Workbench, cgroup: str) -> None:
     for group in _orphans(cgroup, bench.vms.keys()):
         log.warning("cgroup %s belongs to no VM: removed", group)
         with _logged(f"removing cgroup {group}"):
-            cgroups.kill_all(group)
-            cgroups.remove(group)
+            await aside.run(cgroups.kill_all, group)
+            await aside.run(cgroups.remove, group)
     steps.step("recovery.done")
 
 
