@@ -24,9 +24,10 @@ from atoll.api.async_client import AsyncClient
 from atoll.api.client import Client
 from atoll.api.hypervisor import PORT, AddAddress, CreateVm, Since, Wait
 from atoll.api.observing import METRICS
+from atoll.api.route import Done
 from atoll.api.volumes import VOLUME_UPLOAD, UploadVolume
 from atoll.identity import store, tls
-from atoll.model.event import EventKind
+from atoll.model.event import Event, EventKind
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.vm import VM, VmSpec
 
@@ -113,7 +114,12 @@ def timed(action: Callable[[], object]) -> float:
 
 def create(client: Client, name: str) -> VM:
     spec = VmSpec(name, "blank", driver="sim", memory_mib=16, milli_cpus=10, subnet=SUBNET.id)
-    *_, last = client.stream(api.VM_CREATE, body=CreateVm(spec, wait=Wait("started", 60)))
+    return made(client, CreateVm(spec, wait=Wait("started", 60)))
+
+
+def made(client: Client, request: CreateVm) -> VM:
+    *_, last = client.stream(api.VM_CREATE, body=request)
+    assert isinstance(last, Done)
     return last.result
 
 
@@ -126,8 +132,9 @@ def event_after_destroy(cloud: OwnCloud, client: Client, destroys: list[float]) 
         with cloud.client() as follower:
             for event in follower.stream(api.EVENTS, query=Since(follow=True)):
                 following.set()
-                gone = getattr(event, "kind", None) is EventKind.DESTROYED
-                if gone and event.vm.name == "one-more":
+                if not isinstance(event, Event) or event.kind is not EventKind.DESTROYED:
+                    continue
+                if event.vm is not None and event.vm.name == "one-more":
                     told.append(time.monotonic())
                     return
 
@@ -154,8 +161,7 @@ def grow(cloud: OwnCloud, to: int) -> None:
 def lag_under_load(cloud: OwnCloud) -> tuple[dict[str, float], tuple[tuple[str, ...], ...]]:
     with cloud.client() as client:
         spec = VmSpec("flood", "appliance", memory_mib=128, milli_cpus=500)
-        *_, last = client.stream(api.VM_CREATE, body=CreateVm(spec, FLOOD, Wait("metadata", 120)))
-        guest = last.result.name
+        guest = made(client, CreateVm(spec, FLOOD, Wait("metadata", 120))).name
         before = lags(client)
         with uploading(cloud, guest) as uploaded:
             replies = asyncio.run(ask_all(cloud))

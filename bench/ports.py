@@ -16,7 +16,7 @@ from measuring import Figure, Findings, Series, alternate, at_most, say, series
 
 from atoll.guestnet.netboot.library import Library
 from atoll.hypervisor.network.base import Port
-from atoll.hypervisor.network.bridges import Bridges
+from atoll.hypervisor.network.bridges import Backends, Bridges, Names
 from atoll.hypervisor.network.callers import Callers, Census
 from atoll.hypervisor.network.control import ControlPort
 from atoll.hypervisor.network.leases import Leases
@@ -102,6 +102,6 @@ def _bridges(name: str, directory: Path) -> Bridges:
     given = Given((SUBNET,))
     callers = Callers(lambda ip: b"")
     leases = Leases(tuple, lambda: given, clock.now)
-    callers.count(Census(lambda: given, leases, lambda subnet, mark: None, lambda ip, stage: None))
+    callers.count(Census(lambda: given, leases, lambda subnet, mark: None, tuple, lambda ip, stage: None))
     library = Library(directory, ImageStore(directory))
-    return Bridges(name, "bench 10.96.0.1", callers, library, ControlPort(6976))
+    return Bridges(Names(name, "bench 10.96.0.1"), callers, Backends(library, ControlPort(6976)))

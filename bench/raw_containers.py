@@ -24,13 +24,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from own_cloud import ask, undisturbed
-from raw_qemu import answering
+from raw_qemu import OnlyGuest, answering
 
 from atoll.drivers.machine.lxc.config import seccomp_profile
 from atoll.drivers.machine.lxc.roots import unpack_argv
 from atoll.guestnet.dhcp.answer import Lease
 from atoll.guestnet.dhcp.server import DhcpServer
-from atoll.guestnet.metadata.guest import Guest
 from atoll.guestnet.metadata.server import MetadataServer
 from atoll.model.network import METADATA_IP, Subnet, mac_for
 from atoll.model.vm import VM
@@ -116,19 +115,13 @@ class RawContainers:
         namespaces.inside(self._namespace, lambda: ask(ip))
         return time.monotonic() - began
 
-    # --- what the guest's questions are answered with; called in the loop of `answering`
+    def only_guest(self) -> OnlyGuest:
+        """What its questions are answered with, whatever the address that an engine gave it."""
+        return OnlyGuest(Lease(LXC_IP, mac_for(LXC_IP), self._vm.name, SUBNET), self._vm, self._asked)
 
-    def lease(self, mac: str) -> Lease | None:
-        return Lease(LXC_IP, mac, self._vm.name, SUBNET) if mac == mac_for(LXC_IP) else None
-
-    def guest(self, ip: str) -> Guest | None:
-        return Guest(self._vm)
-
-    def acknowledged(self, ip: str) -> None:
-        pass
-
-    def was_read(self, ip: str, path: str) -> None:
-        self._metadata_read.set()
+    def _asked(self, stage: str) -> None:
+        if stage == "metadata":
+            self._metadata_read.set()
 
 
 @contextmanager
@@ -156,8 +149,8 @@ def raw_containers(place: tuple[str, Path, Path], vm: VM, rootfs: Path) -> Itera
             stdout=subprocess.DEVNULL,
         )
         raw = RawContainers(name, vm, directory, holder, engine)
-        dhcp = DhcpServer(name, BRIDGE, raw.lease, raw.acknowledged)
-        stack.enter_context(answering(dhcp, MetadataServer(name, raw.guest, raw.was_read)))
+        guest = raw.only_guest()
+        stack.enter_context(answering(DhcpServer(name, BRIDGE, guest), MetadataServer(name, guest)))
         yield raw
 
 

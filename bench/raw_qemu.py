@@ -30,6 +30,7 @@ from atoll.guestnet.dhcp.answer import Lease
 from atoll.guestnet.dhcp.server import DhcpServer
 from atoll.guestnet.metadata.guest import Guest
 from atoll.guestnet.metadata.server import MetadataServer
+from atoll.model.lease import LeaseState
 from atoll.model.network import METADATA_IP, Subnet, mac_for
 from atoll.model.vm import VM
 from atoll.system import namespaces
@@ -49,6 +50,34 @@ class Boot(Struct, frozen=True):
     initrd: Path
     cmdline: str
     accelerator: argv.Accelerator
+
+
+class OnlyGuest:
+    """The one guest there is, as DHCP and metadata servers ask for it. Called in the loop of `answering`."""
+
+    def __init__(self, lease: Lease, vm: VM, asked: Callable[[str], None]) -> None:
+        self._lease = lease
+        self._vm = vm
+        self._asked = asked
+
+    def lease(self, mac: str) -> Lease | None:
+        return self._lease if mac == self._lease.mac else None
+
+    def leases(self, subnet: str) -> tuple[Lease, ...]:
+        return (self._lease,)
+
+    def used(self, mac: str, state: LeaseState) -> None:
+        if state is LeaseState.BOUND:
+            self._asked("dhcp")
+
+    def guest(self, ip: str) -> Guest | None:
+        return Guest(self._vm)
+
+    def read(self, guest: Guest, path: str) -> None:
+        self._asked("metadata")
+
+    async def settle(self, guest: Guest) -> None:
+        return
 
 
 class RawGuest(ABC):
@@ -106,21 +135,15 @@ class RawGuest(ABC):
             uid=0,
         )
 
-    # --- what the guest's questions are answered with; called in the loop of `answering`
+    def only_guest(self) -> OnlyGuest:
+        """What its questions are answered with."""
+        lease = Lease(GUEST_IP, mac_for(GUEST_IP), self._boot.vm.name, SUBNET)
+        return OnlyGuest(lease, self._boot.vm, self._asked)
 
-    def lease(self, mac: str) -> Lease | None:
-        known = mac == mac_for(GUEST_IP)
-        return Lease(GUEST_IP, mac, self._boot.vm.name, SUBNET) if known else None
-
-    def guest(self, ip: str) -> Guest | None:
-        return Guest(self._boot.vm) if ip == GUEST_IP else None
-
-    def acknowledged(self, ip: str) -> None:
-        self._note("dhcp")
-
-    def was_read(self, ip: str, path: str) -> None:
-        self._note("metadata")
-        self._metadata_read.set()
+    def _asked(self, stage: str) -> None:
+        self._note(stage)
+        if stage == "metadata":
+            self._metadata_read.set()
 
     def _note(self, stage: str) -> None:
         self.stages[-1].setdefault(stage, time.monotonic() - self._began)
@@ -185,8 +208,8 @@ def tap_place(kind: str) -> Iterator[tuple[str, Path]]:
 @contextmanager
 def answered(raw: RawGuest) -> Iterator[None]:
     """With somebody who answers the guest's DHCP and metadata, until the block ends."""
-    dhcp = DhcpServer(raw.namespace, LINK, raw.lease, raw.acknowledged)
-    with answering(dhcp, MetadataServer(raw.namespace, raw.guest, raw.was_read)):
+    guest = raw.only_guest()
+    with answering(DhcpServer(raw.namespace, LINK, guest), MetadataServer(raw.namespace, guest)):
         yield
 
 

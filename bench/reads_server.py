@@ -81,7 +81,8 @@ async def ours(directory: Path) -> web.Application:
     meter = Meter(vms.list, lambda vm: "none", lambda vm: 0)
     audit = AuditLog(records.directory("audit.jsonl"), Writer())
     handlers = Handlers(
-        service, Backstage(records, images, BootLogs(records.directory), meter, audit, Health(background))
+        service,
+        Backstage(records, images, BootLogs(records.directory), meter, audit, Health(background).families),
     )
     return application(handlers.bound(), CertificateGate(peers, bench.operators), MAX_BODY)
 
