@@ -134,7 +134,7 @@ def _verdict(value: float, bound: float) -> str:
 
 
 def _group(way: Way, vm: VM) -> str:
-    return f"{way.cloud.cloud.cgroup}/{vm.ip}"
+    return f"{way.cloud.cloud.cgroup}/{vm.driver}/{vm.ip}"
 
 
 def _share_mib(way: Way, vm: VM) -> float:
