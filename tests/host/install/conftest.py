@@ -13,30 +13,11 @@ from typing import Any
 
 import pytest
 
+from process_one import INIT
+
 ROOT = Path(__file__).parents[3]
 CACHE = os.environ.get("ATOLL_CACHE") or str(ROOT / ".cache")
 DEPENDENCIES = Path(pytest.__file__).parents[1]
-
-# Process 1: collects what its processes leave. When we close its input, or die, it removes the node, whose control
-# groups would not end with the machine, and ends.
-INIT = """
-import os, select, signal, subprocess, sys
-ended, noted = os.pipe()
-os.set_blocking(noted, False)
-signal.set_wakeup_fd(noted)
-signal.signal(signal.SIGCHLD, lambda *_: None)
-print("ready", flush=True)
-while 0 not in select.select([0, ended], [], [])[0]:
-    os.read(ended, 4096)
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
-signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-command = [sys.argv[1], "node", "uninstall", "--destroy", "--yes"]
-subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
-"""
 
 # What is written to /etc and /var/lib goes to a file system in memory; /var/lib is empty at first. One network is
 # where the machine is reached; the other is a switch on which the host has no address, and no way to it: what is on
@@ -63,7 +44,7 @@ ip -n outside link set office up
 ip -n outside address add 10.9.0.1/24 dev lan
 ip -n outside link set lan up
 ip route add default via 10.8.0.1
-exec "$0" -c "$2" "$1/venv/bin/atoll"
+exec "$0" -c "$2" "$3"
 """
 
 SNAPSHOT = """
@@ -187,8 +168,10 @@ def machine(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
     """A machine with the wheel installed, and nothing done with it yet."""
     place = tmp_path_factory.mktemp("machine")
     unshare = ["unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"]
+    # The control groups of a node would not end with the machine.
+    uninstall = [[str(place / "venv/bin/atoll"), "node", "uninstall", "--destroy", "--yes"]]
     with subprocess.Popen(
-        [*unshare, "sh", "-c", FURNISH, sys.executable, str(place), INIT],
+        [*unshare, "sh", "-c", FURNISH, sys.executable, str(place), INIT, json.dumps(uninstall)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

@@ -14,29 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from process_one import INIT
+
 if TYPE_CHECKING:
     from tests.host.conftest import Cli
-
-# Process 1 of a room: collects what its processes leave. When we close its input, or die, it does what it was
-# left to do and ends, and everything in the room with it.
-INIT = """
-import json, os, select, signal, subprocess, sys
-
-ended, noted = os.pipe()
-os.set_blocking(noted, False)
-signal.set_wakeup_fd(noted)
-signal.signal(signal.SIGCHLD, lambda *_: None)
-print("ready", flush=True)
-while 0 not in select.select([0, ended], [], [])[0]:
-    os.read(ended, 4096)
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
-for command in json.loads(sys.argv[1]):
-    subprocess.run(command, capture_output=True)
-"""
 
 # Two places can be written to: a directory for clouds and /run, where `ip netns` has been used before, which
 # leaves a mount for good. The rest is read-only: nothing can be left there.
