@@ -1,12 +1,15 @@
 """`python -m atoll.hypervisor CONFIG`: the agent's process. Enters its namespace, takes its lock, serves.
 
-`--check CONFIG` prints what is wrong with a configuration, as a list in JSON, and starts nothing.
+`--check CONFIG` prints what is wrong with a configuration, as a list in JSON, and starts nothing. SIGUSR1 has an agent
+that runs write to its log where each of its threads is: what somebody needs to know of one that hangs.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import resource
+import signal
 import sys
 from pathlib import Path
 
@@ -27,6 +30,7 @@ def main() -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     logs.start()
+    faulthandler.register(signal.SIGUSR1)
     try:
         core_dumps.forbid()
         config = configuration.load(Path(sys.argv[1]))

@@ -86,6 +86,10 @@ class Agent:
             self._signal(signal.SIGKILL)
             assert self.dead(10), f"agent {self.pid} outlives SIGKILL"
 
+    def tell_where(self) -> None:
+        self._signal(signal.SIGUSR1)
+        time.sleep(0.5)
+
     def _signal(self, number: signal.Signals) -> None:
         assert self.pidfd is not None
         with contextlib.suppress(ProcessLookupError):  # it has just gone by itself
@@ -175,7 +179,7 @@ class Lab:
             with contextlib.suppress(OSError):
                 socket.create_connection((self.cloud.address, PORT), timeout=5).close()
                 return not agent.dead()
-            assert time.monotonic() < until, f"the agent does not serve: {self.last_words()}"
+            assert time.monotonic() < until, f"the agent does not serve: {self.last_words(agent)}"
             time.sleep(0.005)
         return False
 
@@ -238,8 +242,11 @@ class Lab:
     def async_client(self) -> AsyncClient:
         return AsyncClient([(self.cloud.address, PORT)], self._tls, timeout_s=30)
 
-    def last_words(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+    def last_words(self, hangs: Agent | None = None) -> str:
+        """The end of the log; with where each thread of an agent is that hangs."""
+        if hangs is not None:
+            hangs.tell_where()
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-80 if hangs else -15 :])
 
     def _config(self, name: str) -> Path:
         return Path(self.cloud.directory / f"faults-{name}.json")

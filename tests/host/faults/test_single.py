@@ -97,6 +97,13 @@ def test_on_a_full_disk_a_create_is_refused_and_leaves_nothing_and_the_node_star
     assert set(qemu_node.check()) == {vm.name}
 
 
+def test_an_agent_tells_where_it_is_and_runs_on(sim_node: Lab) -> None:
+    agent = sim_node.recovered()
+    assert "uvloop/__init__.py" in sim_node.last_words(agent)
+    with sim_node.client() as client:
+        assert client.call(api.VM_LIST) == ()
+
+
 def test_a_node_without_a_process_to_spare_refuses_a_vm_and_leaves_nothing(qemu_node: Lab) -> None:
     qemu_node.recovered("cold")
     group = f"atoll/{qemu_node.cloud.facts['id']}"
