@@ -12,8 +12,9 @@ where the host's iptables see bridged frames (net.bridge.bridge-nf-call-iptables
 to unplug it is to take them away: that costs the same whatever the number of ports. atoll.system.nft applies it.
 
 A VM may send: ARP and IPv4 from its own MAC and IP; where its subnet has IPv6, that from the two addresses that follow
-from its MAC. It is never a router, DHCP server or multicast querier, and no packet is cut short. What it asks of DHCP, and what is for a metadata
-address, gets the MAC of our service port: it goes there and nowhere else, so many a second.
+from its MAC. It is never a router, DHCP server or multicast querier, and what cannot be looked into is dropped. What it
+asks of DHCP, and what is for a metadata address, gets the MAC of our service port: it goes there and nowhere else, so
+many a second.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ FAMILY, TABLE = "bridge", "atoll"
 PORT_PREFIX = "at-"
 SERVICE_PREFIX = "as-"
 """Begins the names of the links to the servers of a bridge."""
+NO_RULES = f"add table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n"
+"""Takes the table away. Not there is fine."""
 DHCP_PER_S = 20
 CONNECTIONS_PER_S = 200
 
