@@ -23,19 +23,24 @@ from atoll.api import given
 from atoll.guestnet.dhcp import codec
 from atoll.guestnet.dhcp.codec import Code, Kind, Message
 from atoll.guestnet.frames import ipv4, ipv6
-from atoll.model.network import METADATA_IP, Subnet, link_local
-from atoll.system import namespaces
+from atoll.model.network import METADATA_IP, METADATA_IP6, Subnet, link_local
+from atoll.system import namespaces, nft
 from atoll.system.links import Links, sysctl
 from node_labs import Guest, Node, Site, a_site, run
 
 FRONT = Subnet("front", "10.61.0.0/24", "10.61.0.1", cidr6="fd00:61::/64", gateway6="fd00:61::1")
 BACK = Subnet("back", "10.62.0.0/24", "10.62.0.1")
-VICTIM, MALLORY, BACKEND = "10.61.0.10", "10.61.0.66", "10.62.0.10"
+VICTIM, MALLORY, CAREFUL, BACKEND = "10.61.0.10", "10.61.0.66", "10.61.0.77", "10.62.0.10"
 NODE_OUTSIDE, OUTSIDE = "198.51.100.2", "198.51.100.1"
 SERVICE, API = 2222, 6976
 QUICK_S = 1.0
 ETH_P_ALL = 3
 ALL_MACS = "ff:ff:ff:ff:ff:ff"
+MASQUERADE = """
+table ip inner {
+    chain postrouting { type nat hook postrouting priority srcnat; oifname "eth0" masquerade; }
+}
+"""
 CALLS = ("net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables")
 
 
@@ -43,6 +48,7 @@ class Lab:
     """The picture above."""
 
     def __init__(self, site: Site, calls_iptables: str) -> None:
+        self.site = site
         self.node = Node(site, "n1", NODE_OUTSIDE)
         for key in CALLS:
             if Path("/proc/sys", key).exists():
@@ -56,16 +62,17 @@ class Lab:
             there.up("eth0")
             there.ensure_route("10.60.0.0/14", via=NODE_OUTSIDE)
         self.node.start()
-        self.node.give(FRONT, VICTIM, MALLORY)
+        self.node.give(FRONT, VICTIM, MALLORY, CAREFUL)
         self.node.give(BACK, BACKEND)
         self.victim = self._guest("victim", FRONT)
         self.mallory = self._guest("mallory", FRONT)
+        self.careful = self._guest("careful", FRONT, imdsv2_required=True)
         self.backend = self._guest("backend", BACK)
         self.service = _listen(self.node.namespace, SERVICE)
         site.stack.callback(self.service.close)
 
-    def _guest(self, name: str, subnet: Subnet) -> Guest:
-        vm = self.node.create(name, subnet.id)
+    def _guest(self, name: str, subnet: Subnet, *, imdsv2_required: bool = False) -> Guest:
+        vm = self.node.create(name, subnet.id, imdsv2_required=imdsv2_required)
         guest = self.node.guest(vm, subnet.bridge_name)
         guest.configure(vm.ip)
         run(guest.namespace, "ip", "route", "add", "default", "via", subnet.gateway)
@@ -75,6 +82,20 @@ class Lab:
             run(guest.namespace, "ip", "address", "add", f"{vm.ip6}/64", "dev", "eth0", "nodad")
             run(guest.namespace, "ip", "route", "add", "default", "via", str(subnet.gateway6))
         return guest
+
+    def container(self) -> Guest:
+        """A machine behind the careful guest, which routes for it under its own address."""
+        inner = Guest(self.site.namespace("container"), "52:54:00:00:00:88")
+        with Links(self.careful.namespace) as links, Links(inner.namespace) as there:
+            links.ensure_veth("inner", "eth0", inner.namespace, peer_mac=inner.mac)
+            links.add_address("inner", "172.18.0.1/24")
+            links.up("inner")
+            there.add_address("eth0", "172.18.0.2/24")
+            there.up("eth0")
+            there.ensure_route("0.0.0.0/0", via="172.18.0.1")
+        sysctl("net/ipv4/ip_forward", "1", self.careful.namespace)
+        nft.run_blocking(MASQUERADE, self.careful.namespace)
+        return inner
 
     def reaches(self, subnet: str, *what: str) -> None:
         self.node.call(given.NODE_CHANGE_SUBNET, {"subnet": subnet}, given.ChangeSubnet(reaches=what))
@@ -344,3 +365,43 @@ def router_adverts(mac: str, marker: bytes) -> list[bytes]:
             ethernet = bytes.fromhex("333300000001" + mac.replace(":", "") + "86dd")
             frames.append(ethernet + head + payload)
     return frames
+
+
+# --- metadata from behind a guest
+
+
+def ask(guest: Guest, request: str, *headers: str, ip: str = METADATA_IP) -> tuple[int, str]:
+    """Status and body of a metadata answer; 0 when there is none."""
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    with namespaces.socket_in(guest.namespace, family, socket.SOCK_STREAM) as client:
+        client.settimeout(QUICK_S)
+        client.connect((ip, 80))
+        lines = (f"{request} HTTP/1.0", "Host: m", *headers, "", "")
+        client.sendall("\r\n".join(lines).encode())
+        try:
+            reply = b"".join(iter(lambda: client.recv(65536), b"")).decode()
+        except TimeoutError:
+            return 0, ""
+    head, _, body = reply.partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+PUT, TTL = "PUT /latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds: 60"
+GET, HEADER = "GET /latest/meta-data/local-ipv4", "X-aws-ec2-metadata-token: {}"
+
+
+@pytest.mark.parametrize(("ip", "hops_at"), [(METADATA_IP, 22), (METADATA_IP6, 21)])
+def test_a_token_is_needed_and_goes_no_farther_than_the_guest(lab: Lab, ip: str, hops_at: int) -> None:
+    assert ask(lab.careful, GET, ip=ip)[0] == 401
+    with Heard(lab.careful) as heard:
+        status, token = ask(lab.careful, PUT, TTL, ip=ip)
+    assert status == 200
+    assert {frame[hops_at] for frame in heard.frames if token.encode() in frame} == {1}
+    assert ask(lab.careful, GET, HEADER.format(token), ip=ip) == (200, CAREFUL)
+
+
+def test_who_is_behind_a_guest_gets_neither_token_nor_metadata(lab: Lab) -> None:
+    container = lab.container()
+    assert ask(container, GET)[0] == 401, "it reaches the service"
+    assert ask(container, PUT, TTL) == (0, "")
+    assert ask(lab.careful, PUT, TTL)[0] == 200
