@@ -29,6 +29,8 @@ NO_RULES = f"add table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n"
 _REFUSE = ("meta l4proto tcp reject with tcp reset", "reject with icmpx admin-prohibited")
 """At once, and not by silence: whoever meets this by mistake sees what it is."""
 _ANSWERS = "ct state established,related accept"
+CONNECTIONS = 4096
+"""That one guest address may have open through its node at a time: the table of them is the host's, and everybody's."""
 
 
 class Routed(Struct, frozen=True):
@@ -59,6 +61,8 @@ def rules(routed: Sequence[Routed], subnets: Sequence[Subnet], everybody: Sequen
         f"set guest_bridges {{ type ifname; elements = {_some(map(_quoted, ours))} }}",
         f"set router_macs {{ type ifname . ether_addr; elements = {macs} }}",
         f"set joined {{ type ifname . ifname; elements = {joins} }}",
+        "set connections { type ipv4_addr; size 65536; flags dynamic; }",
+        "set connections6 { type ipv6_addr; size 65536; flags dynamic; }",
         "chain prerouting { type filter hook prerouting priority raw; policy accept;",
         "iifname @guest_bridges iifname . ether daddr != @router_macs notrack",
         "}",
@@ -75,8 +79,10 @@ def rules(routed: Sequence[Routed], subnets: Sequence[Subnet], everybody: Sequen
         *_REFUSE,
         "}",
         "chain from_guest {",
-        "iifname . oifname @joined accept",
         _ANSWERS,
+        f"ct state new add @connections {{ ip saddr ct count over {CONNECTIONS} }} drop",
+        f"ct state new add @connections6 {{ ip6 saddr ct count over {CONNECTIONS} }} drop",
+        "iifname . oifname @joined accept",
         *(f"oifname @guest_bridges {refuse}" for refuse in _REFUSE),
         *(line for one in routed for line in _opened(one.subnet, everybody)),
         *_REFUSE,

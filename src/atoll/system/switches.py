@@ -49,8 +49,8 @@ def claim(holder: str, keys: Collection[str], known: Mapping[str, str]) -> dict[
 def set_claimed(holder: str, value: str) -> None:
     """Set what a holder has claimed."""
     with mutex("atoll-switches"):
-        for key, claim in _read().items():
-            if holder in claim.holders:
+        for key, claimed in _read().items():
+            if holder in claimed.holders:
                 sysctl(key, value)
     steps.step("switches.set")
 
