@@ -31,8 +31,8 @@ def _of(*families: str) -> frozenset[str]:
     return frozenset(name for name in STEPS if name.partition(".")[0] in families)
 
 
-OF_COMMANDS = _of("install", "uninstall")
-"""Steps of commands: struck in tests/host/install."""
+OF_COMMANDS = _of("install", "uninstall", "switches")
+"""Steps of commands: struck in tests/host/install, and in tests/host/attacks/test_nat.py."""
 OF_CONTAINERS = _of("docker") | {"change.grown", "change.shrunk"}
 """Struck in tests/host/faults/test_containers.py."""
 OF_ISSUERS = frozenset({"credentials.issued"})

@@ -159,8 +159,16 @@ class Node:
         addresses = tuple(Address(ip, mac_for(ip)) for ip in ips)
         self.call(api.NODE_ADD_ADDRESS, body=api.AddAddress(subnet, addresses))
 
-    def create(self, name: str, subnet: str, *others: str) -> VM:
-        spec = VmSpec(name, "blank", driver="sim", memory_mib=16, subnet=subnet, extra_subnets=others)
+    def create(self, name: str, subnet: str, *others: str, imdsv2_required: bool | None = None) -> VM:
+        spec = VmSpec(
+            name,
+            "blank",
+            driver="sim",
+            memory_mib=16,
+            subnet=subnet,
+            extra_subnets=others,
+            imdsv2_required=imdsv2_required,
+        )
         request = api.CreateVm(spec, wait=api.Wait("started", 20))
         return self._stream(api.VM_CREATE, {}, request)
 

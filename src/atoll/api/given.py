@@ -10,7 +10,7 @@ from atoll.api.access import Access
 from atoll.api.route import NOTHING, Unary
 from atoll.errors import Invalid
 from atoll.model.checks import Ip, Name, Principal, check_ip, check_name, check_principal
-from atoll.model.network import MAX_DNS, Domain
+from atoll.model.network import MAX_DNS, Domain, Reaches
 from atoll.model.node import Node
 from atoll.model.vm import MAX_OWNERS, Owners
 
@@ -41,6 +41,8 @@ class ChangeSubnet(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     allowed_groups: tuple[Principal, ...] | UnsetType = UNSET
     metadata: bool | UnsetType = UNSET
     autoconf6: bool | UnsetType = UNSET
+    reaches: Reaches | UnsetType = UNSET
+    """Connections that are open stay so until they end."""
 
     @property
     def changes(self) -> dict[str, Any]:

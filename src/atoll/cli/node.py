@@ -63,6 +63,7 @@ def register(commands: Commands) -> None:
     verb.add_argument(
         "--no-resolver", action="store_true", help="answer no DNS at 169.254.169.254, and hand out none"
     )
+    _add_reaches(verb, "may be repeated; default: none")
     verb.add_argument(
         "--private",
         action="store_true",
@@ -153,6 +154,7 @@ def _register_changes(node: Commands) -> None:
         action=argparse.BooleanOptionalAction,
         help="guests make up their IPv6 address by themselves; otherwise by DHCPv6 only",
     )
+    _add_reaches(verb, "may be repeated; none: nothing but itself")
     add_show_options(verb)
     verb = add_verb(
         node,
@@ -172,6 +174,15 @@ def _register_changes(node: Commands) -> None:
     verb.add_argument("--user", action="append", default=[], metavar="USER", help="may be repeated")
     verb.add_argument("--group", action="append", default=[], metavar="GROUP", help="may be repeated")
     add_show_options(verb)
+
+
+def _add_reaches(verb: argparse.ArgumentParser, how_often: str) -> None:
+    verb.add_argument(
+        "--reaches",
+        action="append",
+        metavar="ID|CIDR",
+        help=f"another subnet, or a network outside, that its guests may connect to; {how_often}",
+    )
 
 
 def show(options: argparse.Namespace) -> None:
@@ -290,6 +301,7 @@ def change_of(options: argparse.Namespace) -> given.ChangeSubnet:
         "domain": "" if options.domain == NONE else options.domain,
         "metadata": options.metadata,
         "autoconf6": options.autoconf6,
+        "reaches": None if options.reaches is None else tuple(one for one in options.reaches if one != NONE),
     }
     changes = {name: value for name, value in asked.items() if value is not None} | allowed
     if not changes:
@@ -316,6 +328,7 @@ def subnet_of(options: argparse.Namespace) -> Subnet:
         resolver=not options.no_resolver,
         private=options.private,
         vlan=options.vlan,
+        reaches=tuple(options.reaches or ()),
     )
 
 

@@ -92,7 +92,11 @@ def add_create_options(parser: Parser) -> None:
         metavar="FILE",
         help="the role's certificate and key in PEM, to renew the guest's with; - is standard input",
     )
-    parser.add_argument("--imdsv2-required", action="store_true", help="give metadata for tokens only")
+    parser.add_argument(
+        "--imdsv2-required",
+        action=argparse.BooleanOptionalAction,
+        help="give metadata for tokens only (default: where the image's guests can get them)",
+    )
     parser.add_argument("--request-id", metavar="ID", help="the same id again gives the same VM, not another")
     parser.add_argument(
         "--volume",

@@ -119,7 +119,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     callers = Callers(records.user_data, credentials, Place(config.region))
     library = Library(config.state / "tftp", images)
     network = Bridges(
-        Names(config.service_prefix, node=node_identity(config.name, config.ip)),
+        Names(config.service_prefix, node_identity(config.name, config.ip), config.guests_reach),
         callers,
         Backends(library, control, forwarder),
     )

@@ -18,7 +18,15 @@ from msgspec import Meta, Struct, structs
 from atoll.errors import AtollError, HostFailure, Invalid, Malformed
 from atoll.identity.issuers import HttpsService
 from atoll.identity.roles import LIFETIME, MAX_LIFETIME, RoleCallers
-from atoll.model.checks import LINK_PATTERN, check_ip, check_ip6, check_name, check_pattern, check_range
+from atoll.model.checks import (
+    LINK_PATTERN,
+    check_ip,
+    check_ip6,
+    check_name,
+    check_network,
+    check_pattern,
+    check_range,
+)
 from atoll.model.network import MAX_DNS
 from atoll.model.node import Overcommit
 from atoll.serving.hooks.config import HookConfig, check_hooks
@@ -113,6 +121,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """Directories for volumes, by name; none: one of its own, called default."""
     bridges: dict[str, str] = {}
     """Bridges that the agent makes over physical ports: name = port. A subnet names the bridge that it is on."""
+    guests_reach: tuple[str, ...] = ()
+    """Networks that guests of all subnets that the node routes may open connections to, such as 0.0.0.0/0, beside
+    what their subnets reach. Never the node itself."""
     roles: Roles | None = None
 
     def __post_init__(self) -> None:
@@ -140,6 +151,11 @@ def _check_names(field: str, named: Mapping[str, object]) -> None:
         check_name(field, name)
 
 
+def _check_networks(field: str, networks: tuple[str, ...]) -> None:
+    for network in networks:
+        check_network(field, network)
+
+
 def _check_addresses(field: str, addresses: tuple[str, ...]) -> None:
     if not addresses:
         raise Invalid(field, addresses, "must name one address at least", hint='["0.0.0.0"] is all of them')
@@ -158,6 +174,7 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "hot_pool": lambda key, value: check_range(key, value, 0, 1000),
     "stores": _check_names,
     "bridges": _check_links,
+    "guests_reach": _check_networks,
     "hooks": lambda key, value: check_hooks(value),
 }
 """What settings must be besides their type, each by itself."""

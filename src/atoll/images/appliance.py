@@ -21,7 +21,7 @@ from atoll.system import files, host, processes
 from atoll.system.mutex import mutex
 
 NAME = "appliance"
-BUILDER_VERSION = 3
+BUILDER_VERSION = 4
 GUEST = Path(__file__).parent / "guest"
 BUSYBOX = Path("/bin/busybox")
 
@@ -84,6 +84,7 @@ def build(store: ImageStore, cache: Path, progress: Progress) -> Image:
             min_memory_mib=MIN_MEMORY_MIB,
             ready="port:80",
             forkable=True,
+            imdsv2=True,
             origin=origin(recipe, package.name),
         )
 

@@ -109,6 +109,7 @@ class ImageStore:
         origin: str = "",
         forkable: bool = False,
         rootfs: str = "",
+        imdsv2: bool = False,
     ) -> Image:
         """Copy the files in and make them the image of that name, all or nothing."""
         check_image("image", name)
@@ -124,6 +125,7 @@ class ImageStore:
             ready=ready,
             forkable=forkable,
             rootfs=rootfs,
+            imdsv2=imdsv2,
         )
         image = structs.replace(image, digest=digest_of(content, image))
         sizes = {file: len(data) for file, data in content.items()}

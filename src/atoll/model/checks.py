@@ -121,6 +121,23 @@ def network_of(field: str, value: str) -> ipaddress.IPv4Network:
         raise Invalid(field, value, "has host bits set", hint=f"the network is {base}") from None
 
 
+def is_network(text: str) -> bool:
+    """Whether this means a network, of whatever size, and not a name."""
+    return "/" in text
+
+
+def check_network(field: str, value: str) -> str:
+    """A network of IPv4 or IPv6 addresses of any size, as it is usually written."""
+    try:
+        network = ipaddress.ip_network(value)
+    except ValueError:
+        why = "must be a network such as 10.1.0.0/16, 0.0.0.0/0 or fd00::/8, without host bits"
+        raise Invalid(field, value, why) from None
+    if value != str(network):
+        raise Invalid(field, value, "is not in its shortest form", hint=f"write {network}")
+    return value
+
+
 def network6_of(field: str, value: str) -> ipaddress.IPv6Network:
     check_pattern(field, value, CIDR6_PATTERN, "an IPv6 network such as fd00:1::/64, always /64")
     try:

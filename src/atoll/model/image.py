@@ -42,6 +42,8 @@ class Image(Struct, frozen=True):
     """The stage that tells that a guest of this image is of use; what `--wait-for` defaults to."""
     forkable: bool = False
     """Its guests can wait for their identity, so that a VM can begin as a copy of one that did."""
+    imdsv2: bool = False
+    """Its guests get their metadata with tokens: VMs of it are given none without, unless they are to be."""
 
     def __post_init__(self) -> None:
         check_image("image", self.name)

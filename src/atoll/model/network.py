@@ -23,9 +23,11 @@ from atoll.model.checks import (
     check_ip6,
     check_mac,
     check_name,
+    check_network,
     check_pattern,
     check_principal,
     check_range,
+    is_network,
     network6_of,
     network_of,
 )
@@ -39,7 +41,9 @@ MIN_MTU6 = 1280
 MAX_MTU = 9216
 MAX_DNS = 8
 MAX_VLAN = 4094
+MAX_REACHES = 64
 
+Reaches = Annotated[tuple[str, ...], Meta(max_length=MAX_REACHES)]
 Domain = Annotated[str, Meta(pattern=f"{DOMAIN_PATTERN}|^$", max_length=253)]
 
 
@@ -98,6 +102,9 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
     So it may overlap other subnets, on a bridge of its own."""
     vlan: Annotated[int, Meta(ge=1, le=MAX_VLAN)] | None = None
     """The tag (802.1Q) that its frames have on the port of the bridge that it names; none: they have none."""
+    reaches: Reaches = ()
+    """What its guests may open connections to beyond it, where the node is its router: other subnets of the node by
+    id, and networks outside of it such as `10.0.0.0/8`. Answers come back; the other way has to be opened there."""
 
     def __post_init__(self) -> None:
         check_name("subnet id", self.id)
@@ -121,6 +128,7 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
         self._check_domain()
         self._check_service_ip()
         self._check_ipv6()
+        self._check_reaches()
         check_range("mtu", self.mtu, MIN_MTU, MAX_MTU)
         for who in (*self.allowed_users, *self.allowed_groups):
             check_principal("allowed", who)
@@ -130,6 +138,19 @@ class Subnet(Struct, frozen=True, forbid_unknown_fields=True):
             raise Invalid("domain", self.domain, "is longer than 253 characters")
         for label in self.domain.split(".") if self.domain else ():
             check_name("domain", label)
+
+    def _check_reaches(self) -> None:
+        if len(self.reaches) > MAX_REACHES:
+            raise Invalid("reaches", f"{len(self.reaches)} of them", f"must be at most {MAX_REACHES}")
+        for one in self.reaches:
+            (check_network if is_network(one) else check_name)("reaches", one)
+        if self.reaches and (self.bridge or self.private):
+            why = "is private" if self.private else f"has a router of its own on bridge {self.bridge}"
+            raise Invalid(
+                "reaches", ", ".join(self.reaches), f"subnet {self.id} {why}: the node routes nothing there"
+            )
+        if self.id in self.reaches:
+            raise Invalid("reaches", self.id, "is the subnet itself, which its guests reach in any case")
 
     def _check_service_ip(self) -> None:
         if self.service_ip is None:

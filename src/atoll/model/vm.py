@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
+from uuid import UUID
 
 from msgspec import Meta, Struct
 
@@ -126,8 +127,9 @@ class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """Public keys that may log in."""
     role: Role | None = None
     """What the guest acts as: its Hypervisor keeps credentials for it fresh on the metadata address."""
-    imdsv2_required: bool = False
-    """Metadata is given for tokens only, which a forged request from outside the guest cannot get."""
+    imdsv2_required: bool | None = None
+    """Metadata is given for tokens only, which a forged request from outside the guest cannot get. Not said: as its
+    image can."""
     restart: RestartPolicy = RestartPolicy.NEVER
     destroy_on_power_down: bool = False
     """A guest that powers itself off is gone for good."""
@@ -201,6 +203,11 @@ class VmNic(Struct, frozen=True):
     def marks(self) -> tuple[str, ...]:
         """All that tells on the wires of its subnet that a frame is its own: its MAC and its addresses."""
         return (self.mac, self.ip, self.ip6, link_local(self.mac)) if self.ip6 else (self.mac, self.ip)
+
+
+def instance_id_of(made: UUID, *, imdsv2_required: bool) -> str:
+    """Where metadata needs tokens it begins as those of EC2 do, by which cloud-init knows to ask for one."""
+    return f"ec2{str(made)[3:]}" if imdsv2_required else str(made)
 
 
 class VM(Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from atoll.errors import Conflict, NotFound, PoolEmpty
+from atoll.model.checks import is_network
 from atoll.model.lease import Reservation
 from atoll.model.network import Address, Subnet
 from atoll.model.vm import VmNic
@@ -65,12 +66,14 @@ class Given(Struct, frozen=True):
                     f"subnet {subnet.id} ({_networks(subnet)}): overlaps subnet {other.id} ({_networks(other)})",
                     hint="of two that overlap, one is private, and each is on a bridge of its own",
                 )
+        self._check_joins(subnet)
         return structs.replace(self, subnets=(*self.subnets, subnet))
 
     def change_subnet(self, subnet_id: str, changes: Mapping[str, Any], users: Collection[str]) -> Given:
         """The same with other settings. `users`: who has an address there; to them its router stays the same."""
         old = self.subnet(subnet_id)
         new = structs.replace(old, **changes)
+        self._check_joins(new)
         if new.gateway != old.gateway:
             if users:
                 raise Conflict(
@@ -92,7 +95,8 @@ class Given(Struct, frozen=True):
             )
         return structs.replace(
             self,
-            subnets=tuple(subnet for subnet in self.subnets if subnet.id != subnet_id),
+            # Another one that gets its name later is joined to nothing.
+            subnets=tuple(_apart_from(subnet_id, one) for one in self.subnets if one.id != subnet_id),
             addresses={name: some for name, some in self.addresses.items() if name != subnet_id},
         )
 
@@ -167,6 +171,15 @@ class Given(Struct, frozen=True):
             )
         return structs.replace(self, leases=tuple(lease for lease in self.leases if lease not in going))
 
+    def _check_joins(self, subnet: Subnet) -> None:
+        """What a subnet is joined to is there, and can be routed to."""
+        for name in subnet.reaches:
+            if not is_network(name) and self.subnet(name).private:
+                raise Conflict(
+                    f"subnet {subnet.id}: reaches {name}, which is private: the node routes nothing there",
+                    hint="give the VM an interface there: --extra-subnet",
+                )
+
     def _beside(self, subnet: Subnet) -> list[str]:
         """The subnets in which addresses and MACs must differ from those of this one, itself among them."""
         return [other.id for other in self.subnets if not _apart(subnet, other)]
@@ -182,6 +195,11 @@ class Given(Struct, frozen=True):
 def _apart(one: Subnet, other: Subnet) -> bool:
     """Whether the same address can be in both, without anybody taking one machine for the other."""
     return one.bridge_name != other.bridge_name and (one.private or other.private)
+
+
+def _apart_from(subnet_id: str, subnet: Subnet) -> Subnet:
+    left = tuple(name for name in subnet.reaches if name != subnet_id)
+    return structs.replace(subnet, reaches=left) if left != subnet.reaches else subnet
 
 
 def _networks(subnet: Subnet) -> str:

@@ -12,8 +12,9 @@ where the host's iptables see bridged frames (net.bridge.bridge-nf-call-iptables
 to unplug it is to take them away: that costs the same whatever the number of ports. atoll.system.nft applies it.
 
 A VM may send: ARP and IPv4 from its own MAC and IP; where its subnet has IPv6, that from the two addresses that follow
-from its MAC. It is never a router, DHCP server or multicast querier. What it asks of DHCP, and what is for a metadata
-address, gets the MAC of our service port: it goes there and nowhere else, so many a second.
+from its MAC. It is never a router, DHCP server or multicast querier, and what cannot be looked into is dropped. What it
+asks of DHCP, and what is for a metadata address, gets the MAC of our service port: it goes there and nowhere else, so
+many a second.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ FAMILY, TABLE = "bridge", "atoll"
 PORT_PREFIX = "at-"
 SERVICE_PREFIX = "as-"
 """Begins the names of the links to the servers of a bridge."""
+NO_RULES = f"add table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n"
+"""Takes the table away. Not there is fine."""
 DHCP_PER_S = 20
 CONNECTIONS_PER_S = 200
 
@@ -52,6 +55,12 @@ def _over(per_s: int) -> str:
 
 
 _REPORTS = "mld-listener-report, mld-listener-done, mld2-listener-report"
+_REPORTS4 = "membership-report-v1, membership-report-v2, membership-report-v3, leave-group"
+# Multicast routers make themselves known (151) and take their leave (153), which has no name in nft.
+_OF_ROUTERS = "nd-router-advert, nd-redirect, router-renumbering, mld-listener-query, 151, 153"
+_SOUND = "meta l4proto 0-255"
+"""Matches what nft can look into. In a packet that is shorter than it says no protocol is found, and no rule about
+one would hold."""
 _TARGET = "@th,64,128"  # the address that neighbour discovery is about, which has no name in nft
 _CHAINS = {
     "prerouting": f'iifname "{PORT_PREFIX}*" goto from_vm',
@@ -69,12 +78,17 @@ _CHAINS = {
         arp saddr ip != 0.0.0.0 iifname . arp saddr ether . arp saddr ip != @{_IPS} drop
         arp daddr ip {METADATA_IP} goto to_services
         accept""",
-    # Answers of DHCP servers, whatever port they come from; then requests, which may come from no address.
     "ipv4_from_vm": f"""
+        {_SOUND} goto sound_ipv4_from_vm
+        drop""",
+    # Answers of DHCP servers, whatever port they come from; then requests, which may come from no address.
+    "sound_ipv4_from_vm": f"""
         udp dport 68 drop
         udp dport 67 goto dhcp_from_vm
         iifname . ether saddr . ip saddr != @{_IPS} drop
-        igmp type membership-query drop
+        icmp type {{ redirect, router-advertisement }} drop
+        igmp type {{ {_REPORTS4} }} accept
+        ip protocol {{ igmp, pim }} drop
         ip daddr {METADATA_IP} ip frag-off & 0x3fff != 0 drop
         ip daddr {METADATA_IP} goto to_metadata
         accept""",
@@ -82,11 +96,14 @@ _CHAINS = {
         udp sport != 68 drop
         ip saddr != 0.0.0.0 iifname . ether saddr . ip saddr != @{_IPS} drop
         goto to_dhcp""",
+    "ipv6_from_vm": f"""
+        {_SOUND} goto sound_ipv6_from_vm
+        drop""",
     # What comes first behind the IPv6 header is what it looks like: other headers, and pieces, can hide what they
     # carry. The third rule: whether somebody has the address that a guest is about to use, asked from none.
-    "ipv6_from_vm": f"""
+    "sound_ipv6_from_vm": f"""
         ip6 nexthdr != {{ tcp, udp, ipv6-icmp, sctp, esp, gre }} goto extended_ipv6_from_vm
-        icmpv6 type {{ nd-router-advert, nd-redirect, router-renumbering, mld-listener-query }} drop
+        icmpv6 type {{ {_OF_ROUTERS} }} drop
         ip6 saddr :: icmpv6 type nd-neighbor-solicit iifname . ether saddr . {_TARGET} @{_TARGETS} accept
         iifname . ether saddr . ip6 saddr != @{_IP6S} drop
         icmpv6 type nd-neighbor-advert iifname . ether saddr . {_TARGET} != @{_TARGETS} drop

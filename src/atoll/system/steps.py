@@ -66,6 +66,8 @@ STEPS = frozenset(
         # a node on a machine, by the command
         *("install.recorded", "install.certified", "install.configured", "install.started", "install.given"),
         *("uninstall.stopped", "uninstall.ended", "uninstall.unplugged", "uninstall.removed"),
+        # forwarding of the host for clouds with NAT, by the command
+        *("switches.claimed", "switches.set", "switches.back"),
         # in the background
         *("duty.begun", "relaunch.begun", "trash.removed", "credentials.issued"),
         # what the next agent does about it all

@@ -114,7 +114,7 @@ static void fuzz_round(void)
         break;
     case 1:
         length = dhcp_frame(message, sound_answer(message), data);
-        data[22] = 0, data[23] = DHCP_CLIENT_PORT;
+        data[21] = DHCP_SERVER_PORT, data[23] = DHCP_CLIENT_PORT;
         break;
     case 2: {
         const char *text = TEXTS[chance(sizeof TEXTS / sizeof *TEXTS)];
@@ -149,6 +149,28 @@ static int show_lease(void)
         printf(" %08x/%08x>%s", ntohl(lease.routes[i].destination), ntohl(lease.routes[i].mask), inet_ntoa(gateway));
     }
     printf("\n");
+    return 0;
+}
+
+/* The type of the answer in a packet, where it is one for us. */
+static int read_packet(void)
+{
+    uint8_t packet[DHCP_MAX_FRAME];
+    size_t length, size = fread(packet, 1, sizeof packet, stdin);
+    struct lease lease;
+    const uint8_t *message = dhcp_unframe(packet, size, &length);
+
+    printf("%d", message ? dhcp_parse(message, length, 7, MAC, &lease) : 0);
+    return 0;
+}
+
+/* Whether we, who asked server 9 for address 5, take an answer of this type from that server with that address. */
+static int judge_answer(char **words)
+{
+    struct lease asked = {.address = 5, .server = 9};
+    struct lease answer = {.server = (uint32_t)atoi(words[1]), .address = (uint32_t)atoi(words[2])};
+
+    printf("%d", dhcp_answers(atoi(words[0]), &answer, &asked, atoi(words[3])));
     return 0;
 }
 
@@ -216,6 +238,10 @@ int main(int count, char **words)
 {
     if (count == 2 && !strcmp(words[1], "order"))
         return read_order();
+    if (count == 2 && !strcmp(words[1], "packet"))
+        return read_packet();
+    if (count == 6 && !strcmp(words[1], "answers"))
+        return judge_answer(words + 2);
     if (count == 2 && !strcmp(words[1], "word"))
         return read_word();
     if (count == 2 && !strcmp(words[1], "links"))

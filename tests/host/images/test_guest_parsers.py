@@ -8,10 +8,15 @@ import random
 import struct
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from atoll.drivers.machine.qemu.channel import order
+from atoll.guestnet.dhcp import codec
+from atoll.guestnet.dhcp.codec import BOOT_REPLY, Code, Message
+from atoll.guestnet.frames import ipv4 as frames
+from atoll.guestnet.frames.ipv4 import Datagram
 from atoll.images.appliance import GUEST
 
 HARNESS = Path(__file__).with_name("guest_parsers.c")
@@ -50,6 +55,77 @@ def test_a_lease_is_read_and_classless_routes_win_over_the_router(parsers: Path)
         *("5", "web", "1400", "3600", "2"),
         *("00000000/00000000>10.0.0.1", "c0a80700/ffffff00>10.0.0.9"),
     ]
+
+
+OFFER, ACK, NAK = 2, 5, 6
+CLIENT = bytes.fromhex("525400000001")
+
+
+def answer_packet(ports: tuple[int, int] = (67, 68), **changes: Any) -> bytes:
+    """An acknowledgement in an IP packet; `changes` are to its message, or its packet."""
+    message = Message(
+        op=changes.get("op", BOOT_REPLY),
+        htype=changes.get("htype", 1),
+        hlen=changes.get("hlen", 6),
+        xid=changes.get("xid", 7 << 24),  # in the order of the host there
+        chaddr=changes.get("mac", CLIENT).ljust(16, b"\0"),
+        yiaddr="10.0.0.5",
+        options={Code.MESSAGE_TYPE: bytes([ACK]), Code.SERVER_ID: b"\x0a\0\0\x01"},
+    )
+    macs = "52:54:00:00:00:09", "52:54:00:00:00:01"
+    packet = bytearray(
+        frames.build(Datagram(*macs, "10.0.0.1", "255.255.255.255", *ports, codec.build(message)))[14:]
+    )
+    packet[6] |= changes.get("more_fragments", 0) << 5
+    packet[3] = (packet[3] + changes.get("excess", 0)) % 256
+    return bytes(packet)
+
+
+@pytest.mark.parametrize(
+    ("packet", "type_"),
+    {
+        "a server's": (answer_packet(), ACK),
+        "from another port": (answer_packet((5000, 68)), 0),
+        "from a client's port": (answer_packet((68, 68)), 0),
+        "to another port": (answer_packet((67, 67)), 0),
+        "to another machine": (answer_packet(mac=bytes.fromhex("525400000002")), 0),
+        "to another question": (answer_packet(xid=8 << 24), 0),
+        "to another kind of link": (answer_packet(htype=6), 0),
+        "with a longer address": (answer_packet(hlen=16), 0),
+        "a question": (answer_packet(op=1), 0),
+        "a piece": (answer_packet(more_fragments=1), 0),
+        "cut short": (answer_packet(excess=1), 0),
+    }.values(),
+)
+def test_an_answer_is_taken_from_a_servers_port_and_to_our_own_question_only(
+    parsers: Path, packet: bytes, type_: int
+) -> None:
+    assert int(run(parsers, "packet", data=packet).stdout) == type_
+
+
+@pytest.mark.parametrize(
+    ("type_", "server", "address", "by_anybody", "taken"),
+    [
+        (OFFER, 9, 6, 0, True),
+        (OFFER, 0, 6, 0, False),
+        (ACK, 9, 5, 0, True),
+        (ACK, 8, 5, 0, False),
+        (ACK, 0, 5, 0, False),
+        (ACK, 9, 6, 0, False),
+        (ACK, 8, 5, 1, True),
+        (ACK, 8, 6, 1, False),
+        (NAK, 9, 0, 0, True),
+        (NAK, 8, 0, 0, False),
+        (NAK, 8, 0, 1, True),
+        (0, 9, 5, 0, False),
+        (4, 9, 5, 1, False),
+    ],
+)
+def test_an_answer_is_of_the_server_and_for_the_address_that_were_asked(
+    parsers: Path, type_: int, server: int, address: int, by_anybody: int, taken: bool
+) -> None:
+    done = run(parsers, "answers", *map(str, (type_, server, address, by_anybody)))
+    assert int(done.stdout) == taken
 
 
 @pytest.mark.parametrize(

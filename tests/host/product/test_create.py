@@ -70,10 +70,15 @@ def test_a_script_in_the_user_data_runs(cloud: Cli, booted: dict[str, Any]) -> N
     assert "the script ran on booted" in cloud("vm", "log", "booted").stdout
 
 
-def test_a_guest_whose_metadata_needs_tokens_gets_its_user_data(cloud: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--imdsv2-required", "--no-imdsv2-required", None])
+def test_a_guest_gets_its_user_data_whether_metadata_needs_tokens_or_not(
+    cloud: Cli, tmp_path: Path, option: str | None
+) -> None:
     (tmp_path / "user-data").write_bytes(b"for holders only\n")
-    vm = cloud.create("careful", "--imdsv2-required", "--user-data", str(tmp_path / "user-data"))
+    options = [option] if option else []
+    vm = cloud.create("careful", *options, "--user-data", str(tmp_path / "user-data"))
     try:
+        assert vm["imdsv2_required"] == (option != "--no-imdsv2-required")
         said = cloud.ask(vm["ip"])
         assert said["user_data_sha256"] == vm["user_data_sha256"]
         assert said["user_data_sha256"] == hashlib.sha256(b"for holders only\n").hexdigest()

@@ -61,7 +61,7 @@ def test_guests_get_out_with_nat_and_only_with_it(room: Room) -> None:
     assert room.path("asked").read_text().split() == [HOST]
     assert room.snapshot()["switches"] != before["switches"]
     tables = room.run("nft", "list", "tables").splitlines()
-    assert tables == [f"table ip {cloud.status()['namespace']}"]
+    assert tables == [f"table inet {cloud.status()['namespace']}"]
 
     cloud("down")
     after = room.snapshot()

@@ -96,7 +96,7 @@ def get(namespace: str, target: str, path: str, source: str = "", timeout_s: flo
 
 
 def test_metadata_is_told_over_ipv6_to_who_calls_by_the_wire(wide: Cli) -> None:
-    vm = wide.create("six", "--driver", "lxc", "--extra-subnet", "storage")
+    vm = wide.create("six", "--driver", "lxc", "--extra-subnet", "storage", "--no-imdsv2-required")
     (nic,) = vm["nics"]
     first = next(
         pid

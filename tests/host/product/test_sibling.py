@@ -38,8 +38,12 @@ class Guest:
     def read(
         self, path: str, method: str = "GET", headers: dict[str, str] | None = None
     ) -> tuple[int, bytes]:
+        """Nothing said of headers: with a token."""
+        if headers is None:
+            _, token = self.read("/latest/api/token", "PUT", {"X-aws-ec2-metadata-token-ttl-seconds": "60"})
+            headers = {"X-aws-ec2-metadata-token": token.decode()}
         connection = http.client.HTTPConnection(self.ip, 9080, timeout=30)
-        return _exchange(connection, method, path, b"", headers or {})
+        return _exchange(connection, method, path, b"", headers)
 
     def call(
         self, method: str, path: str, body: bytes = b"", *, anonymous: bool = False
@@ -143,7 +147,11 @@ def test_only_operators_and_members_of_its_group_give_a_role(cloud: Cli) -> None
         cloud.destroy("members")
 
 
-def test_the_agent_gives_tokens_and_its_guest_reads_with_them(guest: Guest) -> None:
+def test_the_agent_gives_tokens_and_its_guest_reads_with_them_and_not_without(
+    cloud: Cli, guest: Guest
+) -> None:
+    assert guest.read("/latest/meta-data/local-ipv4", headers={})[0] == 401
+    assert guest.read(f"{IDENTITY}/X.509-key", headers={})[0] == 401
     status, token = guest.read("/latest/api/token", "PUT", {"X-aws-ec2-metadata-token-ttl-seconds": "60"})
     assert status == 200
     asked = {"X-aws-ec2-metadata-token": token.decode()}

@@ -34,6 +34,12 @@ ALL_MACS, ALL_IPS = "ff:ff:ff:ff:ff:ff", "255.255.255.255"
 ETH_P_ALL = 3
 FORGED_MAC = "52:54:de:ad:be:ef"
 DEADLINE_S = 60.0
+TOKEN = (
+    r"printf 'PUT /latest/api/token HTTP/1.0\r\nX-aws-ec2-metadata-token-ttl-seconds: 60\r\n\r\n'"
+    f" | nc {METADATA} 80 | tail -n 1"
+)
+READ = f'wget -q -O - --header "X-aws-ec2-metadata-token: $({TOKEN})"'
+DOCUMENT = f"http://{METADATA}/latest/dynamic/instance-identity/document"
 
 # send COUNT HEX: so many times this frame, out of the first interface.
 SEND_C = r"""
@@ -273,8 +279,7 @@ def test_metadata_goes_by_the_wire_and_not_by_what_the_caller_says(
     mallory: Mallory, booted: dict[str, Any]
 ) -> None:
     said = mallory.shell.run(
-        f"wget -q -O - --header 'X-Forwarded-For: {booted['ip']}' --header 'Host: {booted['ip']}'"
-        f" http://{METADATA}/latest/dynamic/instance-identity/document"
+        f"{READ} --header 'X-Forwarded-For: {booted['ip']}' --header 'Host: {booted['ip']}' {DOCUMENT}"
     )
     assert f'"ip": "{mallory.ip}"' in said
     assert booted["instance_id"] not in said
@@ -292,7 +297,7 @@ def test_a_flood_of_dhcp_is_cut_off_and_others_are_served_all_the_while(
         began = time.monotonic()
         mallory.shell.begin(f"/run/send {sent} {frame.hex()}; echo flood''ed")
         lease = other.run("udhcpc -i eth0 -f -n -q -s /bin/true")
-        document = other.run(f"wget -q -O - http://{METADATA}/latest/dynamic/instance-identity/document")
+        document = other.run(f"{READ} {DOCUMENT}")
         mallory.shell.expect("flooded")
         wire.until_seen(frame, mallory.link, times=sent // 2)
         elapsed = time.monotonic() - began

@@ -155,13 +155,13 @@ def checksum(data: bytes) -> int:
 def ipv4(
     protocol: int, payload: bytes, source: str = VM.ip, target: str = "10.1.0.255", **more: int
 ) -> bytes:
-    """`fragment`: its flags and offset; `options`: words of them."""
+    """`fragment`: its flags and offset; `options`: words of them; `excess`: what its length says too much."""
     options = b"\x01" * 4 * more.get("options", 0)
     head = struct.pack(
         "!BBHHHBBH4s4s",
         0x45 + more.get("options", 0),
         0,
-        20 + len(options) + len(payload),
+        20 + len(options) + len(payload) + more.get("excess", 0),
         1,
         more.get("fragment", 0),
         64,
@@ -200,8 +200,10 @@ def arp(sender_ip: str, sender_mac: str = VM.mac, target_ip: str = "10.1.0.9", *
     return ethernet(VM.mac, ALL, 0x0806, body)
 
 
-def ipv6(next_header: int, payload: bytes, source: str = VM6.ip6, target: str = "ff02::1") -> bytes:
-    head = struct.pack("!IHBB", 6 << 28, len(payload), next_header, 255)
+def ipv6(
+    next_header: int, payload: bytes, source: str = VM6.ip6, target: str = "ff02::1", excess: int = 0
+) -> bytes:
+    head = struct.pack("!IHBB", 6 << 28, len(payload) + excess, next_header, 255)
     return head + ipaddress.IPv6Address(source).packed + ipaddress.IPv6Address(target).packed + payload
 
 
@@ -243,6 +245,9 @@ ROUTER_ADVERT, REDIRECT, SOLICIT, ADVERT, QUERY, REPORT, REPORT2 = 134, 137, 135
         "an answer by ARP": arp(VM.ip, operation=2),
         "an ARP probe": arp("0.0.0.0"),
         "an IGMP report": v4(ipv4(2, b"\x16\0\0\0\xe0\0\0\xfb")),
+        "a report of IGMP version 3": v4(ipv4(2, b"\x22\0\0\0\0\0\0\x01" + bytes(8), options=1)),
+        "leaves a group of IGMP": v4(ipv4(2, b"\x17\0\0\0\xe0\0\0\xfb")),
+        "pings": v4(ipv4(1, b"\x08\0\0\0\0\x01\0\x01")),
     }.items(),
     ids=lambda one: one[0],
 )
@@ -269,6 +274,22 @@ FORGED = {
     "such an answer with options": v4(ipv4(17, udp(67, 68), target="255.255.255.255", options=3)),
     "such an answer in pieces": v4(ipv4(17, udp(67, 68), target="255.255.255.255", fragment=0x2000)),
     "an IGMP query": v4(ipv4(2, b"\x11\x64\0\0\0\0\0\0", target="224.0.0.1")),
+    "an answer of a DHCP server that is cut short": v4(
+        ipv4(17, udp(67, 68), target="255.255.255.255", excess=1)
+    ),
+    "an answer of a DHCP server with a version of its own": v4(
+        b"\x55" + ipv4(17, udp(67, 68), target="255.255.255.255")[1:]
+    ),
+    "an IGMP query with the option that queries have": v4(
+        ipv4(2, b"\x11\x64\0\0\0\0\0\0", target="224.0.0.1", options=1)
+    ),
+    "a query of IGMP version 3": v4(ipv4(2, b"\x11\x64" + bytes(10), target="224.0.0.1", options=1)),
+    "an IGMP query in pieces": v4(ipv4(2, b"\x11\x64\0\0\0\0\0\0", target="224.0.0.1", fragment=0x2000)),
+    "a multicast router of DVMRP": v4(ipv4(2, b"\x13\x01\0\0\0\0\0\0", target="224.0.0.4")),
+    "a multicast router that makes itself known": v4(ipv4(2, b"\x30\x14\0\0\0\0\0\0", target="224.0.0.106")),
+    "a multicast router of PIM": v4(ipv4(103, b"\x20\0\0\0" + bytes(4), target="224.0.0.13")),
+    "a router of ICMP": v4(ipv4(1, b"\x09\0\0\0\x01\x02\0\x1e" + bytes(8))),
+    "a redirect": v4(ipv4(1, b"\x05\x01\0\0\x0a\x01\0\x05" + bytes(28))),
     "metadata as another": v4(ipv4(6, syn(), source="10.1.0.6", target=METADATA_IP)),
     "metadata in pieces": v4(ipv4(6, syn(), target=METADATA_IP, fragment=0x2000)),
     "a VLAN": ethernet(VM.mac, ALL, 0x8100, b"\0\x05\x08\0" + ipv4(17, udp(5000, 5001))),
@@ -356,6 +377,28 @@ FORGED6 = {
     "a later fragment": behind(LATER_FRAGMENT, 44, icmp6(ROUTER_ADVERT), source=LOCAL6),
     "a router behind authentication": behind(AUTHENTICATION, 51, icmp6(ROUTER_ADVERT), source=LOCAL6),
     "a router behind an unknown header": behind(OPTIONS, 253, icmp6(ROUTER_ADVERT), source=LOCAL6),
+    "a router that is cut short": v6(ipv6(58, icmp6(ROUTER_ADVERT), LOCAL6, excess=1)),
+    "an answer of a DHCP server that is cut short": v6(ipv6(17, udp(547, 546), LOCAL6, excess=1)),
+    "a router with a version of its own": v6(b"\x50" + ipv6(58, icmp6(ROUTER_ADVERT), LOCAL6)[1:]),
+    "a multicast router that makes itself known": v6(ipv6(58, icmp6(151), LOCAL6)),
+    "a router behind two headers": behind(
+        bytes((60, 0, 1, 4, 0, 0, 0, 0)) + OPTIONS, 0, icmp6(ROUTER_ADVERT), source=LOCAL6
+    ),
+    "a router behind a route": behind(
+        bytes((58, 0, 0, 0, 0, 0, 0, 0)), 43, icmp6(ROUTER_ADVERT), source=LOCAL6
+    ),
+    "an answer of a DHCP server in a fragment": behind(
+        struct.pack("!BBHI", 17, 0, 0, 7), 44, udp(547, 546), source=LOCAL6
+    ),
+    "an answer of a DHCP server behind options": behind(
+        bytes((17, 0, 1, 4, 0, 0, 0, 0)), 60, udp(547, 546), source=LOCAL6
+    ),
+    "an answer of a DHCP server behind authentication": behind(
+        struct.pack("!BBHII", 17, 1, 0, 1, 1), 51, udp(547, 546), source=LOCAL6
+    ),
+    "a question to a DHCP server in a fragment": behind(
+        struct.pack("!BBHI", 17, 0, 0, 7), 44, udp(546, 547), source=LOCAL6
+    ),
     "a report of another": behind(HOP_BY_HOP, 0, icmp6(REPORT), source="fe80::1"),
 }
 

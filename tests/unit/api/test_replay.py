@@ -31,6 +31,7 @@ SPEC = VmSpec(
     owner_groups=("dev",),
     restart=RestartPolicy.ON_CRASH,
     protected=True,
+    imdsv2_required=True,
     destroy_on_power_down=True,
     expires_at=datetime(2030, 1, 1, tzinfo=UTC),
     volumes=(

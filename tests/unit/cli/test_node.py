@@ -60,6 +60,8 @@ def test_a_private_subnet_is_asked_for():
         (["--dns", "10.2.0.1", "--dns", "10.2.0.2"], ChangeSubnet(dns=("10.2.0.1", "10.2.0.2"))),
         (["--dns", "none", "--domain", "none"], ChangeSubnet(dns=(), domain="")),
         (["--no-metadata", "--autoconf6"], ChangeSubnet(metadata=False, autoconf6=True)),
+        (["--reaches", "back", "--reaches", "10.0.0.0/8"], ChangeSubnet(reaches=("back", "10.0.0.0/8"))),
+        (["--reaches", "none"], ChangeSubnet(reaches=())),
         (["--allow-user", "ann"], ChangeSubnet(allowed_users=("ann",), allowed_groups=())),
         (["--allow-everybody"], ChangeSubnet(allowed_users=(), allowed_groups=())),
         (["--gateway", "10.2.0.254"], ChangeSubnet(gateway="10.2.0.254")),

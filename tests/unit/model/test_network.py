@@ -128,3 +128,27 @@ def test_nobody_else_gets_the_address_of_the_services() -> None:
     subnet = Subnet("lan", "10.1.0.0/24", "10.1.0.1", service_ip="10.1.0.2")
     with pytest.raises(Invalid, match="services"):
         subnet.check_holds(Address("10.1.0.2", mac_for("10.1.0.2")))
+
+
+@pytest.mark.parametrize("what", ["back", "10.9.0.0/16", "0.0.0.0/0", "192.0.2.1/32", "fd00::/8", "::/0"])
+def test_a_subnet_reaches_subnets_by_name_and_networks(what: str):
+    assert Subnet("front", "10.1.0.0/24", "10.1.0.1", reaches=(what,)).reaches == (what,)
+
+
+@pytest.mark.parametrize(
+    "what", ["", "Back", "10.9.0.1/16", "10.9.0.0/33", "fd00:0::/8", "10.9.0.0/", "/8", "front"]
+)
+def test_it_reaches_nothing_that_is_neither(what: str):
+    with pytest.raises(Invalid, match="reaches"):
+        Subnet("front", "10.1.0.0/24", "10.1.0.1", reaches=(what,))
+
+
+@pytest.mark.parametrize("settings", [{"bridge": "br0"}, {"private": True}])
+def test_where_the_node_is_no_router_nothing_can_be_opened(settings: dict[str, Any]):
+    with pytest.raises(Invalid, match="the node routes nothing there"):
+        Subnet("front", "10.1.0.0/24", "10.1.0.1", reaches=("0.0.0.0/0",), **settings)
+
+
+def test_what_a_subnet_reaches_is_limited():
+    with pytest.raises(Invalid, match="at most 64"):
+        Subnet("front", "10.1.0.0/24", "10.1.0.1", reaches=tuple(f"10.{n}.0.0/16" for n in range(65)))

@@ -38,6 +38,24 @@ def test_subnets_must_not_overlap():
         Given().add_subnet(LAN).add_subnet(Subnet("wide", "10.0.0.0/8", "10.0.0.1"))
 
 
+def test_a_subnet_is_joined_to_one_that_there_is():
+    with pytest.raises(NotFound, match="'dmz': not on this node"):
+        Given().add_subnet(structs.replace(LAN, reaches=("dmz",)))
+    joined = node().change_subnet("lan", {"reaches": ("dmz", "10.9.0.0/16")}, ["web"])
+    assert joined.subnet("lan").reaches == ("dmz", "10.9.0.0/16")
+
+
+def test_nothing_is_joined_to_a_private_subnet():
+    aside = Subnet("aside", "10.3.0.0/24", "10.3.0.1", private=True)
+    with pytest.raises(Conflict, match="aside, which is private"):
+        node().add_subnet(aside).change_subnet("lan", {"reaches": ("aside",)}, [])
+
+
+def test_another_subnet_that_gets_the_name_of_one_that_is_gone_is_joined_to_nothing():
+    joined = node().change_subnet("lan", {"reaches": ("dmz", "10.9.0.0/16")}, [])
+    assert joined.remove_subnet("dmz", []).subnet("lan").reaches == ("10.9.0.0/16",)
+
+
 def test_addresses_of_an_unknown_subnet_are_refused_with_those_there_are():
     with pytest.raises(NotFound) as refusal:
         node().add_addresses("wan", [address("10.1.0.5")])

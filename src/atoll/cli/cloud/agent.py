@@ -51,6 +51,7 @@ def write_config(
         "operator_users": [admin],
         "roles": {"authority": str(paths.pki)},
         "dns": {"forward": cloud.nat},
+        "guests_reach": ["0.0.0.0/0"] if cloud.nat else [],
     }
     chosen = {"templates": cloud.templates, "hot_pool": cloud.hot_pool}
     generated |= {name: value for name, value in chosen.items() if value is not None}

@@ -17,6 +17,8 @@ from atoll.errors import Conflict, Invalid
 from atoll.model.network import Address, Subnet, mac_for
 
 CLOUDS = 128
+UPLINK = "uplink"
+"""The link to the host, in the cloud's namespace."""
 BLOCK = "10.213"
 POOL_LIMIT = 1024
 
@@ -53,7 +55,7 @@ class Cloud(Struct, frozen=True):
     subnet: Subnet
     nat: bool = False
     forwarding: dict[str, str] = {}
-    """Forwarding switches of the host as they were before NAT changed them."""
+    """Forwarding switches of the host as they were before NAT changed them, where an earlier version noted it here."""
     templates: int | None = None
     hot_pool: int | None = None
     """What the agent is told of both; None leaves it to the agent."""

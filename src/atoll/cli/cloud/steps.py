@@ -163,11 +163,8 @@ def _identify(paths: Paths, subnet: str | None, nat: bool | None, ipv6: bool | N
             cloud = structs.replace(cloud, nat=nat)
         files.write_durably(paths.cloud, msgspec.json.encode(cloud))
         wires.ensure(cloud)
-    if cloud.nat:
-        if not cloud.forwarding:
-            cloud = structs.replace(cloud, forwarding=wires.forwarding_now(cloud))
-            files.write_durably(paths.cloud, msgspec.json.encode(cloud))
-        wires.ensure_nat(cloud)
+    # Also where it was off before: whoever switched it off may have been killed on the way.
+    (wires.ensure_nat if cloud.nat else wires.remove_nat)(cloud)
     return cloud
 
 
@@ -213,8 +210,7 @@ def down(paths: Paths) -> bool:
     cloud = load(paths)
     with files.exclusive(paths.lock):
         stopped = _stop(paths)
-        if cloud.nat:
-            wires.remove_nat(cloud)
+        wires.remove_nat(cloud)
         return stopped
 
 
@@ -227,8 +223,7 @@ def destroy(paths: Paths) -> None:
         cgroups.kill_all(cloud.cgroup)
         cgroups.remove(cloud.cgroup)
         cgroups.remove_if_empty(str(Path(cloud.cgroup).parent))
-        if cloud.nat:
-            wires.remove_nat(cloud)
+        wires.remove_nat(cloud)
         wires.remove(cloud)
         owner = find_owner(paths.node)
         files.remove_tree(paths.directory)

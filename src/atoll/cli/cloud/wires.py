@@ -1,14 +1,14 @@
-"""The cloud's namespace, its uplink to the host, and NAT. Effects: links, routes and one nftables table."""
+"""The cloud's namespace, its uplink to the host, and NAT. Effects: links, routes, nftables, forwarding of the host.
+
+What the rules of NAT are is decided in atoll.cli.cloud.nat.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-from atoll.cli.cloud.layout import Cloud
-from atoll.system import namespaces, nft
-from atoll.system.links import Links, read_sysctl, sysctl
-
-UPLINK = "uplink"
+from atoll.cli.cloud import nat
+from atoll.cli.cloud.layout import UPLINK, Cloud
+from atoll.system import namespaces, nft, switches
+from atoll.system.links import Links
 
 
 def ensure(cloud: Cloud) -> None:
@@ -39,56 +39,27 @@ def remove(cloud: Cloud) -> None:
     namespaces.delete(cloud.namespace)
 
 
-def forwarding_now(cloud: Cloud) -> dict[str, str]:
-    """The switches that NAT needs, as they are."""
-    with Links() as here:
-        outward = {route.link for route in here.routes() if route.cidr == "0.0.0.0/0" and route.link}
-    keys = [f"net/ipv4/conf/{link}/forwarding" for link in sorted({cloud.uplink, *outward})]
-    return {key: read_sysctl(key) for key in keys}
-
-
 def ensure_nat(cloud: Cloud) -> None:
-    """Guests reach what the host reaches, under the host's address."""
-    nft.apply_blocking(_nat(cloud))
-    for key in cloud.forwarding:
-        sysctl(key, "1")
+    """Guests reach what the host reaches, under the host's address. Nobody reaches guests, or the host, by that."""
+    outward = _outward()
+    keys = [f"net/ipv4/conf/{link}/forwarding" for link in (cloud.uplink, *outward)]
+    # The rules first: there is no moment at which the host forwards what they are to stop.
+    before = switches.claim(cloud.id, keys, known=cloud.forwarding)
+    shut = [link for link in outward if before[f"net/ipv4/conf/{link}/forwarding"] == "0"]
+    nft.run_blocking(nat.rules(cloud, shut))
+    switches.set_claimed(cloud.id, "1")
+    nft.run_blocking(nat.OPEN, cloud.namespace)
 
 
 def remove_nat(cloud: Cloud) -> None:
-    table = {"family": "ip", "name": cloud.nat_table}
-    nft.apply_blocking([{"add": {"table": table}}, {"delete": {"table": table}}])
+    """Everything of `ensure_nat`. Gone is fine."""
+    if cloud.namespace in namespaces.names():
+        nft.run_blocking(nat.CLOSED, cloud.namespace)
+    switches.give_back(cloud.id)
+    nft.run_blocking(nat.no_rules(cloud))
+
+
+def _outward() -> list[str]:
+    """The links that lead from this host to everywhere."""
     with Links() as here:
-        present = here.names()
-    for key, value in cloud.forwarding.items():
-        if key.split("/")[3] in present:
-            sysctl(key, value)
-
-
-def _nat(cloud: Cloud) -> list[dict[str, Any]]:
-    table = {"family": "ip", "name": cloud.nat_table}
-    inside = {"family": "ip", "table": cloud.nat_table}
-    source = {"payload": {"protocol": "ip", "field": "saddr"}}
-    network = {
-        "prefix": {"addr": str(cloud.subnet.network.network_address), "len": cloud.subnet.network.prefixlen}
-    }
-    outward = {"meta": {"key": "oifname"}}
-    hook = {"type": "nat", "hook": "postrouting", "prio": 100, "policy": "accept"}
-    return [
-        {"add": {"table": table}},
-        {"delete": {"table": table}},
-        {"add": {"table": table}},
-        {"add": {"chain": {**inside, "name": "postrouting", **hook}}},
-        {
-            "add": {
-                "rule": {
-                    **inside,
-                    "chain": "postrouting",
-                    "expr": [
-                        {"match": {"op": "==", "left": source, "right": network}},
-                        {"match": {"op": "!=", "left": outward, "right": cloud.uplink}},
-                        {"masquerade": None},
-                    ],
-                }
-            }
-        },
-    ]
+        return sorted({route.link for route in here.routes() if route.cidr == "0.0.0.0/0" and route.link})

@@ -15,7 +15,7 @@ from atoll.cli.cloud.layout import Paths
 from atoll.cli.install import supervision
 from atoll.cli.install.record import UNIT, Installed, paths_of
 from atoll.errors import AtollError
-from atoll.plan import firewall
+from atoll.plan import firewall, reach
 from atoll.plan.macs import ROUTER_PREFIX, node_identity, router_mac
 from atoll.system import cgroups, files, ids, namespaces, nft, steps
 from atoll.system.addressing import Link
@@ -80,8 +80,7 @@ def _remove_network(node: Installed, told: dict[str, Any], vms: list[str]) -> No
         for port, was_up in node.ports.items():
             if not was_up and links.exists(port):
                 links.down(port)
-    table = {"family": "bridge", "name": firewall.TABLE}
-    nft.apply_blocking([{"add": {"table": table}}, {"delete": {"table": table}}])
+    nft.run_blocking(firewall.NO_RULES + reach.NO_RULES)
     if was_router:
         for key, value in node.switches.items():
             if read_sysctl(key) != value:

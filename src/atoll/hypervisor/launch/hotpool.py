@@ -27,7 +27,7 @@ from atoll.hypervisor.launch.machines import Machines
 from atoll.hypervisor.launch.templates import Templates
 from atoll.model.network import Address
 from atoll.model.node import Capacity
-from atoll.model.vm import VM, MachineType, VmState
+from atoll.model.vm import VM, MachineType, VmState, instance_id_of
 from atoll.plan import firewall
 from atoll.plan import hotpool as plan
 from atoll.plan.addresses import Place
@@ -152,17 +152,16 @@ class HotPool:
 
     def choose(self, vm: VM) -> Member | None:
         """A member that can become this VM."""
-        # Where metadata is given for tokens only, the instance id is of another kind.
-        if not self._pooling.most or vm.imdsv2_required or not self._machines.can_rehearse(vm):
+        if not self._pooling.most or not self._machines.can_rehearse(vm):
             return None
         key = self._machines.template_key(vm)
         if key is None:
             return None
         pool_key = PoolKey(key, vm.subnet)
         self._note(pool_key, vm)
-        return next(
-            (member for member in self._members.values() if member.parked and member.key == pool_key), None
-        )
+        fitting = (member for member in self._members.values() if member.parked and member.key == pool_key)
+        # Where metadata is given for tokens only, the instance id is of another kind.
+        return next((one for one in fitting if one.vm.imdsv2_required == vm.imdsv2_required), None)
 
     def hand_over(self, member: Member) -> None:
         """It is the VM's that has its address and instance id now, and no member any more."""
@@ -414,7 +413,7 @@ def _unowned(address: Address, subnet: str) -> VM:
         owner_groups=(),
         tags={},
         created_at=clock.now(),
-        instance_id=str(uuid.uuid4()),
+        instance_id="",
         ready={},
     )
 
@@ -431,4 +430,6 @@ def _like(vm: VM, address: Address) -> VM:
         vcpus=vm.vcpus,
         machine_type=vm.machine_type,
         volumes=vm.volumes,
+        imdsv2_required=vm.imdsv2_required,
+        instance_id=instance_id_of(uuid.uuid4(), imdsv2_required=vm.imdsv2_required),
     )

@@ -35,7 +35,7 @@ from atoll.hypervisor.network.base import Port
 from atoll.hypervisor.network.callers import BridgeCallers, Callers
 from atoll.hypervisor.network.control import ControlPort
 from atoll.model.network import METADATA_IP, METADATA_IP6, Subnet, link_local
-from atoll.plan import firewall
+from atoll.plan import firewall, reach
 from atoll.plan.macs import router_mac, service_mac
 from atoll.system import namespaces, nft, steps
 from atoll.system.links import Links, forward_ipv6, sysctl
@@ -108,6 +108,8 @@ class Names(Struct, frozen=True):
     """Begins the names of namespaces."""
     node: str
     """Tells this node from all others, also tomorrow."""
+    guests_reach: tuple[str, ...] = ()
+    """Networks that guests of every subnet may open connections to, where the node is their router."""
 
 
 class Backends(Struct, frozen=True):
@@ -126,6 +128,7 @@ class Bridges:
     def __init__(self, names: Names, callers: Callers, backends: Backends) -> None:
         self._prefix = names.prefix
         self._node = names.node
+        self._guests_reach = names.guests_reach
         self._callers = callers
         self._library = backends.library
         self._control = backends.control
@@ -163,6 +166,8 @@ class Bridges:
         self._subnets = {}
         for subnet in subnets:
             self._subnets.setdefault(subnet.bridge_name, []).append(subnet)
+        # Before there is anything to route, and before the node routes.
+        await nft.run(reach.rules(self._routed(subnets), subnets, self._guests_reach))
         for bridge, some in self._subnets.items():
             self._ensure_bridge(bridge, some)
             if bridge not in self._services:
@@ -170,6 +175,11 @@ class Bridges:
             await self._settle(bridge, some)
         for bridge in self._served() - self._subnets.keys():
             await self._abandon(bridge)
+
+    def _routed(self, subnets: Sequence[Subnet]) -> list[reach.Routed]:
+        """The subnets that the node is the router of."""
+        own = (subnet for subnet in subnets if not subnet.bridge)
+        return [reach.Routed(subnet, router_mac(self._node, subnet.bridge_name)) for subnet in own]
 
     def _served(self) -> set[str]:
         """The bridges that have servers of ours, also those of an agent before us."""

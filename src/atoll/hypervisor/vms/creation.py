@@ -19,18 +19,20 @@ from atoll.model.hardware import Netboot, Watchdog
 from atoll.model.identity import Identity
 from atoll.model.image import Image
 from atoll.model.network import Subnet
-from atoll.model.vm import VM, ConsoleKind, VmNic, VmSpec, VmState, vcpus_for
+from atoll.model.vm import VM, ConsoleKind, VmNic, VmSpec, VmState, instance_id_of, vcpus_for
 from atoll.model.volume import Volume, VolumeFormat, VolumeSpec, VolumeType
 from atoll.plan import capacity
 from atoll.plan.addresses import check_gives_key, choose, free_addresses, nic_of
 from atoll.plan.volumes import place
 
 
-def new_instance_id(spec: VmSpec) -> str:
-    """A UUID. Where metadata needs tokens it begins as those of EC2 do, by which cloud-init knows to ask for
-    one."""
-    made = str(uuid.uuid4())
-    return f"ec2{made[3:]}" if spec.imdsv2_required else made
+def needs_tokens(spec: VmSpec, image: Image) -> bool:
+    """Whether metadata is given for tokens only: as it is asked for, else where the image's guests can."""
+    return image.imdsv2 if spec.imdsv2_required is None else spec.imdsv2_required
+
+
+def new_instance_id(spec: VmSpec, image: Image) -> str:
+    return instance_id_of(uuid.uuid4(), imdsv2_required=needs_tokens(spec, image))
 
 
 def credential_end(request: CreateVm, now: datetime) -> datetime | None:
@@ -91,7 +93,7 @@ def plan_vm(
         request_id=request.request_id or "",
         ssh_keys=spec.ssh_keys,
         role=spec.role,
-        imdsv2_required=spec.imdsv2_required,
+        imdsv2_required=needs_tokens(spec, image),
         restart=spec.restart,
         destroy_on_power_down=spec.destroy_on_power_down,
         protected=spec.protected,

@@ -144,7 +144,7 @@ class Creator:
             # The pool gives way, but only when no other address is left.
             freed=self._vms.freed | dict.fromkeys(pooled, sys.maxsize),
         )
-        now, instance_id = clock.now(), new_instance_id(request.spec)
+        now, instance_id = clock.now(), new_instance_id(request.spec, image)
         ends_at = credential_end(request, now)
         planned = partial(plan_vm, request, identity, image, now=now, credential_ends_at=ends_at)
         vm = planned(room, instance_id=instance_id)

@@ -204,8 +204,6 @@ static void take_lease(struct dhcp *client, const struct lease *lease)
     struct lease before = client->lease;
     struct lease after = *lease;
 
-    if (!after.server)
-        after.server = client->offer.server;
     client->state = BOUND;
     client->lease = after;
     client->bound_ms = now_ms();
@@ -283,7 +281,10 @@ static void take_message(struct dhcp *client, const uint8_t *message, size_t len
 {
     struct lease lease;
     int type = dhcp_parse(message, length, client->xid, client->nic.mac, &lease);
+    const struct lease *asked = has_address(client) ? &client->lease : &client->offer;
 
+    if (!dhcp_answers(type, &lease, asked, client->state == REBINDING))
+        return;
     if (type == DHCP_OFFER && client->state == SELECTING)
         take_offer(client, &lease);
     else if (type == DHCP_ACK && client->state != SELECTING)
@@ -296,14 +297,17 @@ static void on_packet(void *context, short events)
 {
     struct dhcp *client = context;
     uint8_t packet[DHCP_MAX_FRAME];
+    struct sockaddr_storage from = {0};
+    socklen_t room = sizeof from;
 
     (void)events;
     /* One at a time: an answer may change the socket that we listen to. */
-    ssize_t size = recv(client->fd, packet, sizeof packet, 0);
+    ssize_t size = recvfrom(client->fd, packet, sizeof packet, 0, (struct sockaddr *)&from, &room);
     if (size <= 0)
         return;
     if (has_address(client)) {
-        take_message(client, packet, (size_t)size);
+        if (((struct sockaddr_in *)&from)->sin_port == htons(DHCP_SERVER_PORT))
+            take_message(client, packet, (size_t)size);
         return;
     }
     size_t length;

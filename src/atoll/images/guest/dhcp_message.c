@@ -130,7 +130,9 @@ const uint8_t *dhcp_unframe(const uint8_t *packet, size_t size, size_t *length)
     const uint8_t *udp = packet + header;
     size_t udp_length = get16(udp + 4);
     /* The UDP checksum is not verified: one that the host left to its network card is not filled in here. */
-    if (get16(udp + 2) != DHCP_CLIENT_PORT || udp_length < UDP_HEADER || udp_length > total - header)
+    if (get16(udp) != DHCP_SERVER_PORT || get16(udp + 2) != DHCP_CLIENT_PORT)
+        return NULL;
+    if (udp_length < UDP_HEADER || udp_length > total - header)
         return NULL;
     *length = udp_length - UDP_HEADER;
     return udp + UDP_HEADER;
@@ -293,7 +295,9 @@ int dhcp_parse(const uint8_t *message, size_t length, uint32_t xid, const uint8_
 {
     struct parsed seen = {0};
 
-    if (length < OPTIONS_AT || message[0] != 2 || memcmp(message + 4, &xid, 4) || memcmp(message + 28, mac, 6)
+    if (length < OPTIONS_AT || message[0] != 2 || message[1] != 1 || message[2] != 6)
+        return 0;
+    if (memcmp(message + 4, &xid, 4) || memcmp(message + 28, mac, 6)
         || memcmp(message + FIXED_PART, COOKIE, sizeof COOKIE))
         return 0;
     memset(lease, 0, sizeof *lease);
@@ -312,4 +316,13 @@ int dhcp_parse(const uint8_t *message, size_t length, uint32_t xid, const uint8_
         lease->routes[lease->route_count++] = (struct route){.gateway = seen.router};
     settle_times(lease);
     return seen.type;
+}
+
+bool dhcp_answers(int type, const struct lease *answer, const struct lease *asked, bool by_anybody)
+{
+    if (type == DHCP_OFFER)
+        return answer->server != 0; /* who it is from is part of what we answer */
+    if (!by_anybody && answer->server != asked->server)
+        return false;
+    return type == DHCP_NAK || (type == DHCP_ACK && answer->address == asked->address);
 }

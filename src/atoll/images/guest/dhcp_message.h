@@ -58,10 +58,14 @@ size_t dhcp_build(const struct dhcp_query *query, uint8_t *message);
 /* The same as an IP packet from `source` to everyone, for a link that has no address yet. */
 size_t dhcp_frame(const uint8_t *message, size_t length, uint8_t *packet);
 
-/* The message inside an IP packet, or NULL when it is not one for a DHCP client. */
+/* The message inside an IP packet, or NULL when it is not one from a DHCP server for a client. */
 const uint8_t *dhcp_unframe(const uint8_t *packet, size_t size, size_t *length);
 
 /* The type of an answer to (xid, mac) and the lease in it, or 0 when it is none or malformed. */
 int dhcp_parse(const uint8_t *message, size_t length, uint32_t xid, const uint8_t mac[6], struct lease *lease);
+
+/* Whether an answer is one to what was asked: of the server that was asked, unless anybody was, and for the address
+ * that was asked for. */
+bool dhcp_answers(int type, const struct lease *answer, const struct lease *asked, bool by_anybody);
 
 #endif

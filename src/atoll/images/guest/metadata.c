@@ -1,7 +1,7 @@
 /* The client of the metadata service: two requests, side by side, until each was answered.
  *
- * A service that wants a token (IMDSv2) says so: 401. Only then one is fetched, and what was refused is asked for
- * again with it. Asking for it first would cost every other guest a round trip, while somebody waits.
+ * Both are made with a token (IMDSv2), which is asked for first, while their connections open; where the service gives
+ * none, without it. A token is kept: one who was in a rehearsal is the same machine afterwards, and need not ask again.
  *
  * Effects: TCP to 169.254.169.254. */
 #include "metadata.h"
@@ -31,7 +31,7 @@ enum {
     FIRST_RETRY_MS = 50,
     LAST_RETRY_MS = 4000,
     ATTEMPT_MS = 5000,
-    TOKEN_S = 60,
+    TOKEN_S = 6 * 3600,
     TOKEN_ROOM = 256,
     UNAUTHORIZED = 401,
 };
@@ -65,6 +65,7 @@ static void (*on_done)(const struct metadata *metadata);
 
 static void begin(struct fetch *fetch);
 static void begin_attempt(void *context);
+static void send_request(struct fetch *fetch);
 static void on_late(void *context);
 
 static void end_attempt(struct fetch *fetch)
@@ -124,16 +125,13 @@ static void finish(void)
     metadata_stop();
 }
 
-/* With the token, or with the refusal as its answer where the service gives none. */
+/* It is known now whether there is a token. */
 static void go_on(struct fetch *fetch)
 {
     if (!fetch->waits_for_token)
         return;
     fetch->waits_for_token = false;
-    if (token_text[0])
-        begin_attempt(fetch);
-    else
-        fetch->answered = true;
+    send_request(fetch);
 }
 
 static void take_token(void)
@@ -141,25 +139,24 @@ static void take_token(void)
     token.answered = true;
     if (token.status != 200
         || !http_take_word(token.data + token.body_at, token.body_length, token_text, sizeof token_text))
-        say("metadata: the service wants a token and gives none (HTTP %d)", token.status);
+        token_text[0] = 0;
     go_on(&document);
     go_on(&user_data);
 }
 
 static void want_token(struct fetch *fetch)
 {
-    if (fetch->with_token) {
-        /* It ended with the service that gave it. Unless another is under way, the next attempt begins anew. */
-        if (token.answered)
-            forget_token();
-        try_again(fetch, "the token was refused");
+    if (!fetch->with_token) {
+        say("metadata: the service wants a token and gives none (HTTP %d)", token.status);
+        fetch->answered = true;
         return;
     }
-    fetch->waits_for_token = true;
-    if (token.answered)
-        go_on(fetch);
-    else if (!token.timer.armed)
+    /* It ended with the service that gave it. Another may be under way already. */
+    if (token.answered) {
+        forget_token();
         begin(&token);
+    }
+    try_again(fetch, "the token was refused");
 }
 
 static void take_answer(struct fetch *fetch, const struct http_response *response, size_t length)
@@ -285,7 +282,6 @@ static void begin_attempt(void *context)
         .sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = inet_addr(ADDRESS)};
 
     fetch->sent = fetch->length = 0;
-    fetch->request_length = compose(fetch);
     fetch->timer.fire = on_late;
     timer_start(&fetch->timer, ATTEMPT_MS);
     fetch->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -293,6 +289,14 @@ static void begin_attempt(void *context)
         try_again(fetch, strerror(errno));
         return;
     }
+    fetch->waits_for_token = fetch != &token && !token.answered;
+    if (!fetch->waits_for_token)
+        send_request(fetch);
+}
+
+static void send_request(struct fetch *fetch)
+{
+    fetch->request_length = compose(fetch);
     loop_watch(fetch->fd, POLLOUT, on_ready, fetch);
 }
 
@@ -311,6 +315,8 @@ static void begin(struct fetch *fetch)
 void metadata_start(void (*done)(const struct metadata *metadata))
 {
     on_done = done;
+    if (!token.answered)
+        begin(&token);
     begin(&document);
     begin(&user_data);
 }
@@ -319,5 +325,6 @@ void metadata_stop(void)
 {
     forget(&document);
     forget(&user_data);
-    forget_token();
+    if (!token.answered)
+        forget_token();
 }

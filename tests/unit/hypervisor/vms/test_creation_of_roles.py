@@ -7,10 +7,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from atoll.api.hypervisor import CreateVm
 from atoll.errors import Conflict, Denied, Invalid
-from atoll.hypervisor.vms.creation import Room, new_instance_id, plan_vm
+from atoll.hypervisor.vms.creation import Room, needs_tokens, new_instance_id, plan_vm
 from atoll.identity.access import Operators
 from atoll.identity.roles import RoleCallers
 from atoll.model.identity import Identity
@@ -109,6 +110,22 @@ def test_a_credential_without_a_role_is_refused_unseen() -> None:
 def test_an_instance_id_begins_as_ec2s_only_where_tokens_are_required() -> None:
     plain, ec2 = VmSpec(name="a", image="b"), VmSpec(name="a", image="b", imdsv2_required=True)
 
-    assert new_instance_id(ec2).startswith("ec2")
-    assert UUID(new_instance_id(ec2)) != UUID(new_instance_id(ec2))
-    assert sum(new_instance_id(plain).startswith("ec2") for _ in range(50)) < 3
+    assert new_instance_id(ec2, IMAGE).startswith("ec2")
+    assert UUID(new_instance_id(ec2, IMAGE)) != UUID(new_instance_id(ec2, IMAGE))
+    assert sum(new_instance_id(plain, IMAGE).startswith("ec2") for _ in range(50)) < 3
+
+
+@pytest.mark.parametrize(
+    ("image_can", "asked", "required"),
+    [
+        *((False, None, False), (True, None, True), (False, True, True)),
+        *((True, True, True), (True, False, False), (False, False, False)),
+    ],
+)
+def test_tokens_are_required_where_the_image_can_unless_it_is_said_otherwise(
+    image_can: bool, asked: bool | None, required: bool
+) -> None:
+    spec, image = VmSpec("a", "b", imdsv2_required=asked), structs.replace(IMAGE, imdsv2=image_can)
+
+    assert needs_tokens(spec, image) is required
+    assert new_instance_id(spec, image).startswith("ec2") >= required
