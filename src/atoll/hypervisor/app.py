@@ -21,7 +21,7 @@ from atoll.guestnet.netboot.library import Library
 from atoll.hypervisor.config import Config, Dns, Roles
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.credentials import Credentials
-from atoll.hypervisor.http.handlers import MAX_BODY, Backstage, Handlers
+from atoll.hypervisor.http.handlers import Backstage, Handlers
 from atoll.hypervisor.launch.holds import ImageHolds, images_of
 from atoll.hypervisor.launch.hotpool import Pooling
 from atoll.hypervisor.launch.ids import NodeIds
@@ -240,7 +240,7 @@ async def _listen(
     stack: contextlib.AsyncExitStack,
 ) -> None:
     gate = CertificateGate(tls.peers, operators, handlers.auditor.denied)
-    runner = web.AppRunner(application(handlers.bound(), gate, MAX_BODY), access_log=None, shutdown_timeout=1)
+    runner = web.AppRunner(application(handlers.bound(), gate), access_log=None, shutdown_timeout=1)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     for address in config.listen:
