@@ -20,7 +20,7 @@ from atoll.api.hypervisor import VM_LIST
 from atoll.api.server import application
 from atoll.drivers.machine.sim import SimDriver
 from atoll.hypervisor.consoles.bootlog import BootLogs
-from atoll.hypervisor.http.handlers import MAX_BODY, Backstage, Handlers
+from atoll.hypervisor.http.handlers import Backstage, Handlers
 from atoll.hypervisor.launch.holds import ImageHolds
 from atoll.hypervisor.launch.ids import NodeIds
 from atoll.hypervisor.launch.kinds import Kinds
@@ -84,7 +84,7 @@ async def ours(directory: Path) -> web.Application:
         service,
         Backstage(records, images, BootLogs(records.directory), meter, audit, Health(background).families),
     )
-    return application(handlers.bound(), CertificateGate(peers, bench.operators), MAX_BODY)
+    return application(handlers.bound(), CertificateGate(peers, bench.operators))
 
 
 def add_image(images: ImageStore, directory: Path) -> None:

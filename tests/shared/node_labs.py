@@ -75,14 +75,15 @@ class Site:
 class Node:
     """One agent in a namespace of its own."""
 
-    def __init__(self, site: Site, name: str, ip: str) -> None:
+    def __init__(self, site: Site, name: str, ip: str, **settings: Any) -> None:
+        """`settings` are of its configuration, beside or instead of what they are otherwise."""
         self.site = site
         self.name = name
         self.identity = f"{name} {ip}"
         """What tells it from all others."""
         self.namespace = site.namespace(name)
         self._config = site.directory / f"{name}.json"
-        self._log = site.directory / f"{name}.log"
+        self.log = site.directory / f"{name}.log"
         told = {
             "name": name,
             "ip": ip,
@@ -104,13 +105,14 @@ class Node:
             "memory_reserve_mib": 0,
             "disk_reserve_mib": 0,
             "templates": 0,
+            **settings,
         }
         self._config.write_text(json.dumps(told))
         self._process: subprocess.Popen[bytes] | None = None
         site.stack.callback(self._remove)
 
     def start(self) -> None:
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             command = [sys.executable, "-m", "atoll.hypervisor", str(self._config)]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         until = time.monotonic() + SERVING_S
@@ -121,9 +123,14 @@ class Node:
             ):
                 knock.connect(("127.0.0.1", PORT))
                 return
-            assert self._process.poll() is None, self._log.read_text()
-            assert time.monotonic() < until, self._log.read_text()
+            assert self._process.poll() is None, self.log.read_text()
+            assert time.monotonic() < until, self.log.read_text()
             time.sleep(0.01)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def kill(self) -> None:
         if self._process is not None:

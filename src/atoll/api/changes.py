@@ -37,6 +37,8 @@ from atoll.model.vm import (
     check_user_data,
 )
 
+MAX_VM_BODY = 2 << 20
+"""User data of 1 MiB in Base64, and all else that is said of a VM."""
 TagChanges = Annotated[dict[TagKey, TagValue | None], Meta(max_length=MAX_TAGS)]
 
 
@@ -109,6 +111,7 @@ VM_CHANGE = Unary(
     body=ChangeVm,
     query=NOTHING,
     result=VM,
+    max_body=MAX_VM_BODY,
 )
 VM_BECOME_PRIMARY_OWNER = Unary(
     "vm.become-primary-owner",

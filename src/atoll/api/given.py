@@ -16,6 +16,9 @@ from atoll.model.vm import MAX_OWNERS, Owners
 
 Dns = Annotated[tuple[Ip, ...], Meta(max_length=MAX_DNS)]
 
+MAX_ADDRESSES_BODY = 4 << 20
+"""The 65,536 addresses of a /16."""
+
 
 class RemoveAddress(Struct, frozen=True, forbid_unknown_fields=True):
     """Addresses that go from the pool of a subnet."""
@@ -73,6 +76,7 @@ NODE_REMOVE_ADDRESS = Unary(
     body=RemoveAddress,
     query=NOTHING,
     result=Node,
+    max_body=MAX_ADDRESSES_BODY,
 )
 NODE_CHANGE_SUBNET = Unary(
     "node.change-subnet",

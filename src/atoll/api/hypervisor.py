@@ -221,6 +221,7 @@ NODE_ADD_ADDRESS = Unary(
     access=Access.OPERATOR,
     body=AddAddress,
     query=NOTHING,
+    max_body=given.MAX_ADDRESSES_BODY,
     result=Node,
 )
 NODE_ADD_LEASE = Unary(
@@ -282,6 +283,7 @@ VM_CREATE = Stream(
     access=Access.AUTHENTICATED,
     body=CreateVm,
     query=NOTHING,
+    max_body=changes.MAX_VM_BODY,
     item=Progress,
     result=VM,
 )

@@ -28,6 +28,8 @@ R = TypeVar("R")
 I = TypeVar("I")  # noqa: E741 - item, beside B(ody), Q(uery) and R(esult)
 
 NOTHING = type(None)
+MAX_BODY = 64 << 10
+"""Bytes of a request body, where a route does not say otherwise."""
 OFFSET_HEADER = "Atoll-Offset"
 
 
@@ -75,6 +77,8 @@ class Route(Generic[B, Q]):
     access: Access = field(kw_only=True)
     body: type[B] = field(kw_only=True)
     query: type[Q] = field(kw_only=True)
+    max_body: int = field(kw_only=True, default=MAX_BODY)
+    """The most bytes that are taken of a request."""
 
     @property
     def params(self) -> tuple[str, ...]:

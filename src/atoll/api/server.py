@@ -11,11 +11,13 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
+from aiohttp import ClientConnectionResetError, HttpVersion11, WSCloseCode, WSMsgType, hdrs, web
 from msgspec import Struct
 
 from atoll.api.codec import decode_body, decode_query, encode, problem_of
+from atoll.api.origin import check_origin
 from atoll.api.route import (
+    NOTHING,
     OFFSET_HEADER,
     Bound,
     Call,
@@ -34,6 +36,13 @@ from atoll.model.identity import Identity
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 5.0
+BODY_S = 30.0
+"""Within which a JSON body comes, whole."""
+CHUNK_S = 60.0
+"""Within which an upload goes on."""
+SMALL_BODY = 64 << 10
+LARGE_AT_ONCE = 4
+"""Bodies above the small that one caller can have us keep at a time. More of them wait."""
 CHUNK = 256 << 10
 JSON = {"Content-Type": "application/json"}
 LINES = {"Content-Type": "application/jsonl", "Cache-Control": "no-store"}
@@ -50,46 +59,73 @@ class Gate(Protocol):
         ...
 
 
-def application(routes: Sequence[Bound], gate: Gate, max_body: int) -> web.Application:
+class _Entrance:
+    """What every call passes: the gate, and for large bodies a turn, of which each caller has a few at a time."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._waiting: dict[str, int] = {}
+
+    @contextlib.asynccontextmanager
+    async def turn(self, user: str) -> AsyncIterator[None]:
+        turns = self._turns.setdefault(user, asyncio.Semaphore(LARGE_AT_ONCE))
+        self._waiting[user] = self._waiting.get(user, 0) + 1
+        try:
+            async with turns:
+                yield
+        finally:
+            self._waiting[user] -= 1
+            if not self._waiting[user]:
+                del self._waiting[user], self._turns[user]
+
+
+def application(routes: Sequence[Bound], gate: Gate) -> web.Application:
     """An aiohttp application that serves the routes; errors too have the shape of the contract."""
-    app = web.Application(client_max_size=max_body)
+    app, entrance = web.Application(), _Entrance(gate)
     verbs: dict[str, set[str]] = {}
     for bound in routes:
         verbs.setdefault(bound.route.path, set()).add(bound.route.verb)
-        app.router.add_route(bound.route.verb, bound.route.path, _endpoint(bound, gate))
+        endpoint = _endpoint(bound, entrance)
+        app.router.add_route(bound.route.verb, bound.route.path, endpoint, expect_handler=_expect_nothing)
     for path, known in verbs.items():
-        app.router.add_route("*", path, _wrong_verb(known))
-    app.router.add_route("*", "/{tail:.*}", _no_such_path)
+        app.router.add_route("*", path, _wrong_verb(known), expect_handler=_expect_nothing)
+    app.router.add_route("*", "/{tail:.*}", _no_such_path, expect_handler=_expect_nothing)
     return app
 
 
-def _endpoint(bound: Bound, gate: Gate) -> Endpoint:
-    kinds: dict[type, Callable[[Bound, Gate], Endpoint]] = {
+def _endpoint(bound: Bound, entrance: _Entrance) -> Endpoint:
+    kinds: dict[type, Callable[[Bound, _Entrance], Endpoint]] = {
         Unary: _unary,
         Stream: _stream,
         Download: _download,
         Upload: _upload,
         Socket: _socket,
     }
-    answer = kinds[type(bound.route)](bound, gate)
+    answer = kinds[type(bound.route)](bound, entrance)
 
     async def endpoint(request: web.Request) -> web.StreamResponse:
         try:
+            check_origin(request.method, request.headers)
             return await answer(request)
-        except web.HTTPRequestEntityTooLarge:
-            return _problem(_too_large(request))
         except Exception as error:
-            return _problem(_known(bound.route, error))
+            return problem(_known(bound.route, error))
 
     return endpoint
 
 
-async def _call(route: Route[Any, Any], gate: Gate, request: web.Request) -> Call[Any, Any]:
+async def _call(route: Route[Any, Any], entrance: _Entrance, request: web.Request) -> Call[Any, Any]:
     transport = request.transport
     tls = transport.get_extra_info("ssl_object") if transport is not None else None
-    identity = await gate.admit(route, tls.getpeercert(binary_form=True) if tls is not None else None)
+    identity = await entrance.gate.admit(
+        route, tls.getpeercert(binary_form=True) if tls is not None else None
+    )
     takes_json = not isinstance(route, Upload)
-    data = await _read(request) if request.body_exists and takes_json else b""
+    data = (
+        await _read(route, request, entrance.turn(identity.user))
+        if request.body_exists and takes_json
+        else b""
+    )
     return Call(
         identity=identity,
         params=request.match_info,
@@ -98,25 +134,57 @@ async def _call(route: Route[Any, Any], gate: Gate, request: web.Request) -> Cal
     )
 
 
-async def _read(request: web.Request) -> bytes:
-    # A page in a browser that holds a certificate can post forms and text to us, but not this.
+async def _read(
+    route: Route[Any, Any], request: web.Request, turn: contextlib.AbstractAsyncContextManager[None]
+) -> bytes:
+    """The body of a caller that is known and may call; a large one in its turn."""
+    if route.body is NOTHING:
+        raise Malformed("request body: this route takes none", hint="send the request without a body")
     if request.content_type != "application/json":
         raise Malformed(
             f"Content-Type {request.content_type!r}: must be application/json",
             hint="send one whole JSON object",
         )
     # An honest client is told before it has sent what would not be taken anyway.
-    if (request.content_length or 0) > request.client_max_size:
-        raise _too_large(request)
+    if (request.content_length or 0) > route.max_body:
+        raise _too_large(route, request)
     try:
-        return await request.read()
+        if request.content_length is not None and request.content_length <= SMALL_BODY:
+            return await _whole_body(route, request)
+        async with turn:
+            return await _whole_body(route, request)
     except (web.RequestPayloadError, ConnectionError) as error:
         raise Malformed(f"request body: {error}", hint="send one whole JSON object") from None
 
 
-def _unary(bound: Bound, gate: Gate) -> Endpoint:
+async def _whole_body(route: Route[Any, Any], request: web.Request) -> bytes:
+    await _continue(request)
+    data = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.content.iter_any():
+                data += chunk
+                if len(data) > route.max_body:
+                    raise _too_large(route, request)
+    except TimeoutError:
+        raise Malformed(f"request body: not whole within {BODY_S:g} s", hint="send it faster") from None
+    return bytes(data)
+
+
+async def _expect_nothing(request: web.Request) -> None:
+    """Nobody is told to send a body before it is known who they are: `_continue` does so then."""
+
+
+async def _continue(request: web.Request) -> None:
+    if request.version >= HttpVersion11 and request.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        # The answer itself has not begun.
+        request.writer.output_size = 0
+
+
+def _unary(bound: Bound, entrance: _Entrance) -> Endpoint:
     async def answer(request: web.Request) -> web.StreamResponse:
-        result = await bound.handler(await _call(bound.route, gate, request))
+        result = await bound.handler(await _call(bound.route, entrance, request))
         if result is None:
             return web.Response(status=204)
         return web.Response(body=encode(result), headers=JSON)
@@ -124,9 +192,9 @@ def _unary(bound: Bound, gate: Gate) -> Endpoint:
     return answer
 
 
-def _stream(bound: Bound, gate: Gate) -> Endpoint:
+def _stream(bound: Bound, entrance: _Entrance) -> Endpoint:
     async def answer(request: web.Request) -> web.StreamResponse:
-        lines = bound.handler(await _call(bound.route, gate, request))
+        lines = bound.handler(await _call(bound.route, entrance, request))
         response = web.StreamResponse(headers=LINES)
         # A client that goes away ends the lines, and with them what feeds them.
         async with (
@@ -184,9 +252,9 @@ def _line(line: Any) -> bytes:
     return encode({"result": line.result} if isinstance(line, Done) else {"item": line}) + b"\n"
 
 
-def _download(bound: Bound, gate: Gate) -> Endpoint:
+def _download(bound: Bound, entrance: _Entrance) -> Endpoint:
     async def answer(request: web.Request) -> web.StreamResponse:
-        chunks = bound.handler(await _call(bound.route, gate, request))
+        chunks = bound.handler(await _call(bound.route, entrance, request))
         assert isinstance(bound.route, Download)
         headers = {"Content-Type": bound.route.content_type}
         if bound.route.is_part:
@@ -214,19 +282,33 @@ def _download(bound: Bound, gate: Gate) -> Endpoint:
     return answer
 
 
-def _upload(bound: Bound, gate: Gate) -> Endpoint:
+def _upload(bound: Bound, entrance: _Entrance) -> Endpoint:
     async def answer(request: web.Request) -> web.StreamResponse:
-        call = await _call(bound.route, gate, request)
-        result = await bound.handler(call, Content(_chunks(request), request.content_length))
+        call = await _call(bound.route, entrance, request)
+        if (request.content_length or 0) > bound.route.max_body:
+            raise _too_large(bound.route, request)
+        content = Content(_chunks(bound.route, request), request.content_length)
+        result = await bound.handler(call, content)
         return web.Response(body=encode(result), headers=JSON)
 
     return answer
 
 
-async def _chunks(request: web.Request) -> AsyncIterator[bytes]:
+async def _chunks(route: Route[Any, Any], request: web.Request) -> AsyncIterator[bytes]:
+    await _continue(request)
+    come = 0
     try:
-        async for chunk in request.content.iter_chunked(CHUNK):
+        while True:
+            async with asyncio.timeout(CHUNK_S):
+                chunk = await request.content.read(CHUNK)
+            if not chunk:
+                return
+            come += len(chunk)
+            if come > route.max_body:
+                raise _too_large(route, request)
             yield chunk
+    except TimeoutError:
+        raise Malformed(f"request body: nothing came for {CHUNK_S:g} s", hint="send it again") from None
     except (web.RequestPayloadError, ConnectionError) as error:
         raise Malformed(f"request body: {error}", hint="send it again, whole") from None
 
@@ -253,9 +335,9 @@ class _WebSocket:
         await self._socket.send_str(encode(message).decode())
 
 
-def _socket(bound: Bound, gate: Gate) -> Endpoint:
+def _socket(bound: Bound, entrance: _Entrance) -> Endpoint:
     async def answer(request: web.Request) -> web.StreamResponse:
-        talk = await bound.handler(await _call(bound.route, gate, request))
+        talk = await bound.handler(await _call(bound.route, entrance, request))
         socket = web.WebSocketResponse(heartbeat=20, max_msg_size=64 << 10)
         if not socket.can_prepare(request):
             raise Malformed(
@@ -287,19 +369,20 @@ def _wrong_verb(known: set[str]) -> Endpoint:
 
 
 async def _no_such_path(request: web.Request) -> web.StreamResponse:
-    return _problem(NotFound(f"{request.path[:80]}: no such path", hint="GET /openapi.json lists them"))
+    return problem(NotFound(f"{request.path[:80]}: no such path", hint="GET /openapi.json lists them"))
 
 
-def _problem(error: AtollError) -> web.Response:
+def problem(error: AtollError) -> web.Response:
+    """An error as it looks on the wire."""
     return web.Response(status=error.http_status, body=encode(problem_of(error)), headers=PROBLEM)
 
 
-def _too_large(request: web.Request) -> TooLarge:
+def _too_large(route: Route[Any, Any], request: web.Request) -> TooLarge:
     return TooLarge(
         f"request body {request.content_length or 'of unknown size'} bytes: "
-        f"must be at most {request.client_max_size} bytes",
+        f"must be at most {route.max_body} bytes",
         hint="user data may have 1 MiB; keep more in an object store and fetch it from the guest",
-        details={"field": "request body", "limit": request.client_max_size},
+        details={"field": "request body", "limit": route.max_body},
     )
 
 

@@ -99,6 +99,7 @@ VOLUME_UPLOAD = Upload(
     body=NOTHING,
     query=UploadVolume,
     result=VM,
+    max_body=MAX_VOLUME_MIB << 20,
 )
 VOLUME_CHANGE = Stream(
     "volume.change",

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
@@ -14,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 
 from atoll.api.server import application
 from atoll.drivers.machine import registry
+from atoll.errors import HostFailure, Unauthenticated
 from atoll.guestnet.dns.forward import Forwarder
 from atoll.guestnet.dns.upstreams import HostServers
 from atoll.guestnet.metadata.guest import Place
@@ -21,7 +23,7 @@ from atoll.guestnet.netboot.library import Library
 from atoll.hypervisor.config import Config, Dns, Roles
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.credentials import Credentials
-from atoll.hypervisor.http.handlers import MAX_BODY, Backstage, Handlers
+from atoll.hypervisor.http.handlers import Backstage, Handlers
 from atoll.hypervisor.launch.holds import ImageHolds, images_of
 from atoll.hypervisor.launch.hotpool import Pooling
 from atoll.hypervisor.launch.ids import NodeIds
@@ -53,12 +55,14 @@ from atoll.plan.capacity import promised
 from atoll.plan.macs import node_identity
 from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
+from atoll.serving.door.door import BACKLOG, Door, Listener, families, network_source
+from atoll.serving.door.shares import guests_limits, operators_limits
 from atoll.serving.gate import CertificateGate
 from atoll.serving.health import Health
 from atoll.serving.hooks.hook import make_hooks
 from atoll.serving.supervisor import Supervisor
 from atoll.serving.tls import Tls
-from atoll.system import host, link_events, namespaces
+from atoll.system import clock, host, link_events, listening, namespaces
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
 from atoll.system.writer import Writer
@@ -109,7 +113,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     stores = Stores(config.stores or {"default": config.state / "volumes"}, config.disk_reserve_mib)
     stores.prepare(loaded, records.unreadable, records.carried)
     vms = Inventory(config.name, records, loaded)
-    control = ControlPort(config.port)
+    control = ControlPort(config.port, config.listen)
     credentials = _credentials(config.roles, config.role_callers, vms, records)
     if credentials is not None:
         stack.callback(credentials.close)
@@ -161,14 +165,19 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     logs = BootLogs(records.directory)
     meter = Meter(vms.list, machines.group, stores.used_mib)
     tls = Tls(config.pki)
+    doors = Doors(
+        tls, host.descriptors(), lambda ip: any(service.find_port(one.id, ip) for one in holdings.subnets)
+    )
     health = Health(background, tls.certificate)
 
     def measured() -> Iterator[Metric]:
         yield from health.families()
         yield from network.families()
+        yield from families((doors.operators, doors.guests))
 
     handlers = Handlers(service, Backstage(records, images, logs, meter, audit, measured))
-    await _listen(config, tls, handlers, bench.operators, control, stack)
+    gate = CertificateGate(tls.peers, bench.operators, handlers.auditor.denied)
+    await _listen(config, application(handlers.bound(), gate), doors, control, stack)
     background.keep("renewing the node's certificate", tls.keep_certificate)
     background.keep("reading revocation lists", tls.keep_revocations)
     background.keep("watching the loop", health.watch)
@@ -231,18 +240,53 @@ def _capacity(config: Config, stores: Stores) -> Capacity:
     return promised(host.cores(), memory_mib, total_mib(stores.spaces), config.overcommit)
 
 
+class Doors:
+    """The ways in to the API: operators have one, guests another, and neither can fill the other's."""
+
+    def __init__(self, tls: Tls, descriptors: int, is_guest: Callable[[str], bool]) -> None:
+        """`is_guest` tells whether an address is that of a VM."""
+
+        def is_known(certificate: bytes) -> bool:
+            try:
+                tls.peers.identity(certificate, clock.now())
+            except Unauthenticated:
+                return False
+            return True
+
+        self.operators = Door("operators", tls.context, operators_limits(descriptors), is_known)
+        self.guests = Door("guests", tls.context, guests_limits(descriptors), is_known)
+        self._is_guest = is_guest
+
+    def take(self, accepted: socket.socket, ip: str) -> None:
+        """Who comes to the node's own addresses. A guest stays one, whichever way it takes."""
+        if self._is_guest(ip):
+            self.guests.take(accepted, ip)
+        else:
+            self.operators.take(accepted, network_source(ip))
+
+
 async def _listen(
     config: Config,
-    tls: Tls,
-    handlers: Handlers,
-    operators: Callable[[], Operators],
+    served: web.Application,
+    doors: Doors,
     control: ControlPort,
     stack: contextlib.AsyncExitStack,
 ) -> None:
-    gate = CertificateGate(tls.peers, operators, handlers.auditor.denied)
-    runner = web.AppRunner(application(handlers.bound(), gate, MAX_BODY), access_log=None, shutdown_timeout=1)
+    runner = web.AppRunner(served, access_log=None, shutdown_timeout=1)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
+    assert runner.server is not None
+    for door in (doors.operators, doors.guests):
+        door.begin(runner.server)
+        stack.push_async_callback(door.close)
     for address in config.listen:
-        await web.TCPSite(runner, address, config.port, ssl_context=tls.context, reuse_address=True).start()
-    await control.open(runner, tls.context)
+        try:
+            opened = listening.at(address, config.port, BACKLOG)
+        except OSError as error:
+            raise HostFailure(
+                f"listening on {address}:{config.port}: {error.strerror or error}",
+                hint="another agent may serve there; `listen` and `port` of the configuration say where this one does",
+            ) from error
+        stack.callback(Listener(opened, doors.take).close)
+    control.open(doors.guests)
+    stack.callback(control.close)

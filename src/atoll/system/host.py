@@ -43,6 +43,11 @@ def process_limits() -> dict[str, int]:
     }
 
 
+def descriptors() -> int:
+    """The most that this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 def cores() -> int:
     """Processors that this process may run on."""
     return len(os.sched_getaffinity(0))

@@ -13,6 +13,7 @@ WRITER = f"""
 import logging, pathlib, sys
 from atoll.system import logs
 logs.LIMIT = {LIMIT}
+logs.MOST_ALIKE = 10_000
 logs.start()
 for number in range(2000):
     logging.info("line %d %s", number, "x" * 80)

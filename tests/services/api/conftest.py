@@ -71,7 +71,7 @@ def _route(
 class Routes:
     PING = _route(Unary, "ping.show", "GET", "/ping", Access.PUBLIC, result=str)
     WHO = _route(Unary, "who.show", "GET", "/who", result=str)
-    ECHO = _route(Unary, "note.echo", "POST", "/echo", body=Note, result=Note)
+    ECHO = _route(Unary, "note.echo", "POST", "/echo", body=Note, result=Note, max_body=MAX_BODY)
     REMOVE = _route(Unary, "note.remove", "DELETE", "/notes/{note}", result=NOTHING)
     REIGN = _route(Unary, "node.reign", "POST", "/reign", Access.OPERATOR, result=str)
     BREAK = _route(Unary, "node.break", "GET", "/break", result=str)
@@ -188,7 +188,7 @@ class Wire:
         return f"https://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        app = application(self.service.bound(), Gate(self.pki.peers()), MAX_BODY)
+        app = application(self.service.bound(), Gate(self.pki.peers()))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(

@@ -226,7 +226,7 @@ class Node0:
             bind(api.NODE_SHOW, node), bind(api.NODE_ADD_SUBNET, self.add_subnet),
             bind(api.NODE_ADD_ADDRESS, self.add_address), bind(api.IMAGE_LIST, images),
         ]  # fmt: skip
-        return application(routes, _AdmitAll(), 4 << 20)
+        return application(routes, _AdmitAll())
 
 
 class _AdmitAll:

@@ -23,7 +23,7 @@ from atoll.api.server import application
 from atoll.drivers.machine.sim import SimDriver, SimFaults
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.credentials import Credentials
-from atoll.hypervisor.http.handlers import MAX_BODY, Backstage, Handlers
+from atoll.hypervisor.http.handlers import Backstage, Handlers
 from atoll.hypervisor.launch.holds import ImageHolds, images_of
 from atoll.hypervisor.launch.hotpool import Pooling
 from atoll.hypervisor.launch.ids import NodeIds
@@ -190,7 +190,7 @@ class Node:
         handlers = Handlers(self.service, backstage)
         gate = CertificateGate(self.pki.peers(), bench.operators, handlers.auditor.denied)
         self._runner = web.AppRunner(
-            application(handlers.bound(), gate, MAX_BODY), access_log=None, shutdown_timeout=0.1
+            application(handlers.bound(), gate), access_log=None, shutdown_timeout=0.1
         )
         await self._runner.setup()
         site = web.TCPSite(

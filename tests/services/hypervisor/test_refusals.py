@@ -104,7 +104,7 @@ async def test_what_can_be_no_vm_is_refused_not_looked_for(ann, route, reference
 
 
 async def test_user_data_that_is_too_large_is_refused(ann, node):
-    with pytest.raises(TooLarge, match="must be at most 4194304 bytes"):
+    with pytest.raises(TooLarge, match="must be at most 2097152 bytes"):
         await ann.stream_raw(api.VM_CREATE, b'{"user_data":"' + b"A" * (100 << 20) + b'"}')
     spec = b'{"spec":{"name":"web","image":"tiny","driver":"sim"},'
     with pytest.raises(

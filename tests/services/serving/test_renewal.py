@@ -70,7 +70,7 @@ class Cloud:
             return call.identity.user
 
         gate = CertificateGate(self.tls.peers, Operators, now=self.time)
-        runner = web.AppRunner(application([bind(WHO, who)], gate, 1000), access_log=None)
+        runner = web.AppRunner(application([bind(WHO, who)], gate), access_log=None)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self.tls.context).start()

@@ -20,9 +20,6 @@ from atoll.hypervisor.vms.records import Records
 from atoll.images.store import ImageStore
 from atoll.serving.audit import AuditLog, Auditor
 
-# As much as the largest of our requests: the 65,536 addresses of a /16.
-MAX_BODY = 4 << 20
-
 
 class Backstage(Struct, frozen=True):
     """What handlers read beside the service."""

@@ -226,7 +226,9 @@ class Bridges:
         await services.ensure("metadata", lambda: services.metadata)
         await services.ensure("tftp", lambda: TftpServer(namespace, open_, mtu))
         await services.ensure("boot", lambda: BootServer(namespace, open_))
-        await self._control.add(namespace)
+        # Over a bridge that was there before, others than guests come too.
+        routed = not any(subnet.bridge for subnet in self._subnets[bridge])
+        await self._control.add(namespace, bridge, routed=routed)
         return services
 
     async def _settle(self, bridge: str, subnets: Sequence[Subnet]) -> None:

@@ -1,0 +1,157 @@
+"""A guest without a certificate attacks the ports that guests can reach: nobody else notices, and all comes back.
+
+attacker ─┐                  ┌─ as-… ═ metadata :80, DNS :53, the API at 169.254.169.254:6976
+victim  ──┴─ br-lan (node) ──┴─ gateway 10.61.0.1: the API at :6976, for who comes from the bridge
+                               127.0.0.1: the API at :6976, for operators
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from atoll.api import hypervisor as api
+from atoll.model.network import METADATA_IP, Subnet
+from atoll.system import listening, namespaces
+from door_attacker import trusting
+from node_labs import PORT, Guest, Node, a_site
+
+LAN = Subnet("lan", "10.61.0.0/24", "10.61.0.1")
+ATTACKER = Path(__file__).parents[2] / "shared" / "door_attacker.py"
+AT_MOST_S = 1.0
+ROUNDS = 2
+BACK_S = 20.0
+TAKEN_AT_MOST = 80
+"""Descriptors, of the thousands that are asked for: a guest's share of one port, and who else is there just now."""
+SPARE_DESCRIPTORS = 8
+LOG_BYTES = 1500
+KEPT_MIB = 40
+"""What a process may keep of memory after an attack: its allocator gives back whole pages only."""
+
+ATTACKS = [
+    ("idle", LAN.gateway, PORT, 3000),
+    ("idle", METADATA_IP, PORT, 3000),
+    ("hello", LAN.gateway, PORT, 2000),
+    ("trickle", LAN.gateway, PORT, 200),
+    ("bodies", LAN.gateway, PORT, 150),
+    ("bodies", METADATA_IP, PORT, 150),
+    ("garbage", LAN.gateway, PORT, 200),
+    ("nonsense", LAN.gateway, PORT, 20),
+    ("idle", METADATA_IP, 80, 2000),
+    ("plain", METADATA_IP, 80, 300),
+    ("idle", METADATA_IP, 53, 2000),
+]
+
+
+class Field:
+    """A node, a guest that attacks it, and one that does not."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        node.give(LAN, "10.61.0.5", "10.61.0.6")
+        vms = [node.create(name, "lan") for name in ("attacker", "victim")]
+        self.attacker, self.victim = (node.guest(vm, "br-lan") for vm in vms)
+        for guest, vm in zip((self.attacker, self.victim), vms, strict=True):
+            guest.configure(vm.ip)
+        self.victim.metadata()
+        self.operator()
+
+    def operator(self) -> None:
+        assert self.node.call(api.NODE_SHOW).name == self.node.name
+
+    def reads_metadata(self) -> None:
+        assert self.victim.metadata()[0] == 200
+
+    def reads_the_api(self) -> None:
+        for host in (LAN.gateway, METADATA_IP):
+            assert health(self.victim, host).startswith(b"HTTP/1.0 200 ")
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.node.pid}/fd"))
+
+    def resident_mib(self) -> float:
+        return int(Path(f"/proc/{self.node.pid}/statm").read_text().split()[1]) * 4096 / (1 << 20)
+
+    @contextmanager
+    def under(self, kind: str, host: str, port: int, count: int) -> Iterator[None]:
+        command = [sys.executable, str(ATTACKER), kind, host, str(port), str(count)]
+        process = namespaces.inside(
+            self.attacker.namespace,
+            lambda: subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE),
+        )
+        with process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"holding\n"
+                yield
+            finally:
+                process.kill()
+
+
+def health(guest: Guest, host: str) -> bytes:
+    with namespaces.socket_in(guest.namespace, socket.AF_INET, socket.SOCK_STREAM) as plain:
+        plain.settimeout(5)
+        plain.connect((host, PORT))
+        with trusting().wrap_socket(plain) as client:
+            client.sendall(b"GET /healthz HTTP/1.0\r\nHost: m\r\n\r\n")
+            return client.recv(65536)
+
+
+def took_s(what: Callable[[], None]) -> float:
+    began = time.monotonic()
+    what()
+    return time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def field(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Field]:
+    with a_site(tmp_path_factory.mktemp("door")) as site:
+        node = Node(site, "n1", "10.61.0.2", listen=["0.0.0.0"])
+        node.start()
+        yield Field(node)
+
+
+@pytest.mark.parametrize(("kind", "host", "port", "count"), ATTACKS)
+def test_nobody_else_waits_and_all_comes_back(
+    field: Field, kind: str, host: str, port: int, count: int
+) -> None:
+    descriptors, resident_mib = field.descriptors(), field.resident_mib()
+    log_bytes = field.node.log.stat().st_size
+    with field.under(kind, host, port, count):
+        waits_s = [
+            took_s(what)
+            for _ in range(ROUNDS)
+            for what in (field.operator, field.reads_metadata, field.reads_the_api)
+        ]
+        assert max(waits_s) < AT_MOST_S
+        assert field.descriptors() <= descriptors + TAKEN_AT_MOST
+    until = time.monotonic() + BACK_S
+    while (more := field.descriptors() - descriptors) > SPARE_DESCRIPTORS:
+        assert time.monotonic() < until, f"{more} descriptors more than before"
+        time.sleep(0.05)
+    assert field.resident_mib() <= resident_mib + KEPT_MIB
+    assert field.node.log.stat().st_size - log_bytes < LOG_BYTES
+
+
+def test_what_a_guest_sends_is_in_the_log_as_a_short_line_and_only_that(field: Field) -> None:
+    said = field.node.log.read_text()
+    lines = [line for line in said.splitlines() if "10.61.0.5 on br-lan" in line]
+    assert any("a request that is not HTTP" in line for line in lines)
+    assert len(lines) < 20
+    assert max(map(len, lines)) < 200
+    assert "forged" not in said
+    assert "\x1b" not in said
+
+
+def test_the_port_is_not_shared_with_another_agent(field: Field) -> None:
+    """Sockets on bridges come beside those for operators: those of this agent, and of nobody else."""
+    with pytest.raises(OSError, match="in use"):
+        namespaces.inside(field.node.namespace, lambda: listening.at("0.0.0.0", PORT, 1))
