@@ -48,8 +48,13 @@ def check_route(access: Access, method: str, identity: Identity | None, operator
         )
 
 
+def may_act(identity: Identity, method: str, vm: VM, operators: Operators) -> bool:
+    """Whether the VM is the caller's, or they may do this to VMs of others."""
+    return identity.among(vm.owner_users, vm.owner_groups) or _operates(identity, method, operators)
+
+
 def check_owner(identity: Identity, method: str, vm: VM, operators: Operators) -> None:
-    if not identity.among(vm.owner_users, vm.owner_groups) and not _operates(identity, method, operators):
+    if not may_act(identity, method, vm, operators):
         raise Denied(
             f"{identity.user} may not call {method} on VM {vm.name}: it belongs to"
             f" {_who(vm.owner_users, vm.owner_groups)}",

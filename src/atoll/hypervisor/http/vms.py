@@ -10,7 +10,8 @@ from atoll.api.changes import ChangeVm
 from atoll.api.hypervisor import CreateVm, Progress, StopVm, Wait
 from atoll.api.route import Bound, Call, Done, bind, bind_download, bind_stream
 from atoll.errors import NotFound
-from atoll.hypervisor.http.calls import owned, reference
+from atoll.hypervisor.http.calls import permit_of, reference
+from atoll.hypervisor.http.views import seen_by
 from atoll.hypervisor.service import Hypervisor
 from atoll.hypervisor.vms.records import Records
 from atoll.model.vm import VM
@@ -38,40 +39,42 @@ class VmHandlers:
         )
 
     async def list(self, call: Call[None, None]) -> tuple[VM, ...]:
-        return self._service.vms.list()
+        see = seen_by(call.identity, "vm.list", self._service.operators)
+        return tuple(see(vm) for vm in self._service.vms.list())
 
     def create(self, call: Call[CreateVm, None]) -> AsyncIterator[Progress | Done[VM]]:
         return self._service.creator.create(call.body, call.identity)
 
     async def show(self, call: Call[None, None]) -> VM:
-        return self._service.vms.show(reference(call))
+        see = seen_by(call.identity, "vm.show", self._service.operators)
+        return see(self._service.vms.show(reference(call)))
 
     def start(self, call: Call[Wait, None]) -> AsyncIterator[Progress | Done[VM]]:
-        return self._life.start(owned(self._service, "vm.start", call).ip, call.body)
+        return self._life.start(permit_of(self._service, "vm.start", call), call.body)
 
     async def stop(self, call: Call[StopVm, None]) -> VM:
-        return await self._life.stop(owned(self._service, "vm.stop", call).ip, call.body.grace_s)
+        return await self._life.stop(permit_of(self._service, "vm.stop", call), call.body.grace_s)
 
     def reboot(self, call: Call[Wait, None]) -> AsyncIterator[Progress | Done[VM]]:
-        return self._life.reboot(owned(self._service, "vm.reboot", call).ip, call.body)
+        return self._life.reboot(permit_of(self._service, "vm.reboot", call), call.body)
 
     async def destroy(self, call: Call[None, None]) -> None:
         try:
-            vm = owned(self._service, "vm.destroy", call)
+            permit = permit_of(self._service, "vm.destroy", call)
         except NotFound:
             return
-        await self._life.destroy(vm.ip)
+        await self._life.destroy(permit)
 
     async def user_data(self, call: Call[None, None]) -> AsyncIterator[bytes]:
-        yield self._records.user_data(owned(self._service, "vm.user-data", call).ip)
+        yield self._records.user_data(permit_of(self._service, "vm.user-data", call).vm.ip)
 
     async def change(self, call: Call[ChangeVm, None]) -> VM:
-        vm = owned(self._service, "vm.change", call)
-        return await self._service.changes.change(vm.ip, call.body, call.identity)
+        permit = permit_of(self._service, "vm.change", call)
+        return await self._service.changes.change(permit, call.body, call.identity)
 
     async def become_primary_owner(self, call: Call[None, None]) -> VM:
-        vm = owned(self._service, "vm.become-primary-owner", call)
-        return await self._service.changes.become_primary_owner(vm.ip, call.identity)
+        permit = permit_of(self._service, "vm.become-primary-owner", call)
+        return await self._service.changes.become_primary_owner(permit, call.identity)
 
     async def acknowledge(self, call: Call[None, None]) -> VM:
-        return await self._service.acknowledgements.take(owned(self._service, "vm.acknowledge", call).ip)
+        return await self._service.acknowledgements.take(permit_of(self._service, "vm.acknowledge", call))
