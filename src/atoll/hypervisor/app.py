@@ -12,6 +12,7 @@ from datetime import timedelta
 from aiohttp import web
 from prometheus_client.metrics_core import Metric
 
+from atoll.api.hypervisor import LAUNCHES
 from atoll.api.server import application
 from atoll.drivers.machine import registry
 from atoll.guestnet.dns.forward import Forwarder
@@ -168,7 +169,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         yield from network.families()
 
     handlers = Handlers(service, Backstage(records, images, logs, meter, audit, measured))
-    await _listen(config, tls, handlers, bench.operators, control, stack)
+    await _listen(config, tls, handlers, bench.operators, control, background, stack)
     background.keep("renewing the node's certificate", tls.keep_certificate)
     background.keep("reading revocation lists", tls.keep_revocations)
     background.keep("watching the loop", health.watch)
@@ -237,9 +238,13 @@ async def _listen(
     handlers: Handlers,
     operators: Callable[[], Operators],
     control: ControlPort,
+    background: Supervisor,
     stack: contextlib.AsyncExitStack,
 ) -> None:
-    gate = CertificateGate(tls.peers, operators, handlers.auditor.denied)
+    gate = CertificateGate(
+        tls.peers, operators, handlers.auditor.denied, limits=config.user_limits, launches=LAUNCHES
+    )
+    background.keep("ending calls that may not go on", gate.calls.keep)
     runner = web.AppRunner(application(handlers.bound(), gate, MAX_BODY), access_log=None, shutdown_timeout=1)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)

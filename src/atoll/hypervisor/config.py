@@ -23,6 +23,7 @@ from atoll.model.network import MAX_DNS
 from atoll.model.node import Overcommit
 from atoll.serving.hooks.config import HookConfig, check_hooks
 from atoll.serving.tls import Pki
+from atoll.serving.user_limits import UserLimits
 from atoll.system import ids
 
 MAX_RESERVE_MIB = 1 << 30
@@ -114,6 +115,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     bridges: dict[str, str] = {}
     """Bridges that the agent makes over physical ports: name = port. A subnet names the bridge that it is on."""
     roles: Roles | None = None
+    user_limits: UserLimits = UserLimits()
 
     def __post_init__(self) -> None:
         for key, check in CHECKS.items():

@@ -1,4 +1,4 @@
-"""What handlers of several nouns read of a call. Pure."""
+"""What handlers of several nouns read of a call. No effects."""
 
 from __future__ import annotations
 
@@ -23,5 +23,7 @@ def volume(call: Call[Any, Any]) -> str:
 
 
 def permit_of(service: Hypervisor, method: str, call: Call[Any, Any]) -> Permit:
-    """Leave to do this to the VM that a call names, if its caller may."""
-    return service.permit(call.identity, method, reference(call))
+    """Leave to do this to the VM that a call names, if its caller may. The call is over when they no longer may."""
+    permit = service.permit(call.identity, method, reference(call))
+    call.checks.append(lambda: service.vms.permitted(permit))
+    return permit

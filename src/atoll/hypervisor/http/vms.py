@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
 
 from atoll.api import changes
 from atoll.api import hypervisor as routes
@@ -15,6 +17,8 @@ from atoll.hypervisor.http.views import seen_by
 from atoll.hypervisor.service import Hypervisor
 from atoll.hypervisor.vms.records import Records
 from atoll.model.vm import VM
+
+Lines = AsyncGenerator[Progress | Done[VM], None]
 
 
 class VmHandlers:
@@ -42,21 +46,23 @@ class VmHandlers:
         see = seen_by(call.identity, "vm.list", self._service.operators)
         return tuple(see(vm) for vm in self._service.vms.list())
 
-    def create(self, call: Call[CreateVm, None]) -> AsyncIterator[Progress | Done[VM]]:
-        return self._service.creator.create(call.body, call.identity)
+    def create(self, call: Call[CreateVm, None]) -> Lines:
+        return self._shown("vm.create", call, self._service.creator.create(call.body, call.identity))
 
     async def show(self, call: Call[None, None]) -> VM:
         see = seen_by(call.identity, "vm.show", self._service.operators)
         return see(self._service.vms.show(reference(call)))
 
-    def start(self, call: Call[Wait, None]) -> AsyncIterator[Progress | Done[VM]]:
-        return self._life.start(permit_of(self._service, "vm.start", call), call.body)
+    def start(self, call: Call[Wait, None]) -> Lines:
+        lines = self._life.start(permit_of(self._service, "vm.start", call), call.body)
+        return self._shown("vm.start", call, lines)
 
     async def stop(self, call: Call[StopVm, None]) -> VM:
         return await self._life.stop(permit_of(self._service, "vm.stop", call), call.body.grace_s)
 
-    def reboot(self, call: Call[Wait, None]) -> AsyncIterator[Progress | Done[VM]]:
-        return self._life.reboot(permit_of(self._service, "vm.reboot", call), call.body)
+    def reboot(self, call: Call[Wait, None]) -> Lines:
+        lines = self._life.reboot(permit_of(self._service, "vm.reboot", call), call.body)
+        return self._shown("vm.reboot", call, lines)
 
     async def destroy(self, call: Call[None, None]) -> None:
         try:
@@ -65,7 +71,17 @@ class VmHandlers:
             return
         await self._life.destroy(permit)
 
-    async def user_data(self, call: Call[None, None]) -> AsyncIterator[bytes]:
+    async def _shown(self, method: str, call: Call[Any, Any], lines: Lines) -> Lines:
+        """The lines; the VM in the last of them as the caller may see it, who may have lost it in a long wait."""
+        async with aclosing(lines):
+            async for line in lines:
+                if isinstance(line, Done):
+                    see = seen_by(call.identity, method, self._service.operators)
+                    yield Done(see(line.result))
+                else:
+                    yield line
+
+    async def user_data(self, call: Call[None, None]) -> AsyncGenerator[bytes, None]:
         yield self._records.user_data(permit_of(self._service, "vm.user-data", call).vm.ip)
 
     async def change(self, call: Call[ChangeVm, None]) -> VM:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from functools import partial
 
 from msgspec import Struct, structs
@@ -50,7 +50,9 @@ class Creator:
         self._pool = pool
         self._acknowledgements = acknowledgements
 
-    async def create(self, request: CreateVm, identity: Identity) -> AsyncIterator[Progress | Done[VM]]:
+    async def create(
+        self, request: CreateVm, identity: Identity
+    ) -> AsyncGenerator[Progress | Done[VM], None]:
         """Make and start a VM; undone as a whole unless it got as far as running."""
         began = clock.monotonic()
         found = await self._made_or_image(request, identity)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from atoll.api.hypervisor import Progress, Wait
 from atoll.api.route import Done
@@ -40,7 +40,7 @@ class Life:
 
     # --- for callers
 
-    async def start(self, permit: Permit, wait: Wait) -> AsyncIterator[Progress | Done[VM]]:
+    async def start(self, permit: Permit, wait: Wait) -> AsyncGenerator[Progress | Done[VM], None]:
         """Start a VM that is down. One that runs already is a success."""
         async with self._vms.alone_with(permit) as vm:
             was_down = begin(Action.START, vm.name, vm.state) is not None
@@ -64,7 +64,7 @@ class Life:
                 return await self._vms.update(vm, want=Want.STOPPED, restart_at=None)
             return await self._stop(vm, grace_s)
 
-    async def reboot(self, permit: Permit, wait: Wait) -> AsyncIterator[Progress | Done[VM]]:
+    async def reboot(self, permit: Permit, wait: Wait) -> AsyncGenerator[Progress | Done[VM], None]:
         """Shut the guest down and start it again."""
         async with self._vms.alone_with(permit) as vm:
             begin(Action.REBOOT, vm.name, vm.state)
