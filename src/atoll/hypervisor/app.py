@@ -148,7 +148,8 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         role_callers=config.role_callers,
         takes_credentials=credentials is not None and credentials.takes_own,
     )
-    audit = AuditLog(config.state / "audit.jsonl", writer)
+    audit = AuditLog(config.state / "audit.jsonl", writer, keep_days=config.audit_days)
+    stack.push_async_callback(audit.settle)
     pooling = Pooling(templates, config.hot_pool, config.memory_reserve_mib)
     bench = Workbench(facts, records, vms, holdings, machines, network, images, stores, background)
     service = Hypervisor(bench, signals, Options(stores, pooling, audit))
@@ -173,6 +174,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     background.keep("renewing the node's certificate", tls.keep_certificate)
     background.keep("reading revocation lists", tls.keep_revocations)
     background.keep("watching the loop", health.watch)
+    background.keep("writing what the audit log counts", audit.keep)
     background.finish("emptying the trash", records.empty_trash)
     background.finish("starting VMs after a reboot of the host", lambda: relaunch_all(service.life, bench))
     background.keep("keeping boot logs small", lambda: logs.keep_small(lambda: [vm.ip for vm in vms.list()]))

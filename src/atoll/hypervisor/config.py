@@ -100,6 +100,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """How many templates are kept, from which VMs are forked; 0: every VM boots."""
     hot_pool: int = 0
     """How many copies of one template may run ahead of demand; 0: none."""
+    audit_days: int = 90
+    """How many days it is kept who did what; fewer only where that takes more than 512 MiB."""
     region: str = "atoll-1"
     """What tools made for public clouds are told when they ask where they are."""
     ids: Path = ids.DEFAULT
@@ -157,6 +159,7 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "memory_reserve_mib": lambda key, value: check_range(key, value, 0, MAX_RESERVE_MIB, "MiB"),
     "disk_reserve_mib": lambda key, value: check_range(key, value, 0, MAX_RESERVE_MIB, "MiB"),
     "templates": lambda key, value: check_range(key, value, 0, 1000),
+    "audit_days": lambda key, value: check_range(key, value, 1, 36500, "days"),
     "hot_pool": lambda key, value: check_range(key, value, 0, 1000),
     "stores": _check_names,
     "bridges": _check_links,

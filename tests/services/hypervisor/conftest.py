@@ -222,6 +222,7 @@ class Node:
             await self._runner.cleanup()
             self._runner = None
         await self.service.close()
+        await self.audit.settle()
         await self.driver.close()
 
     def cut(self) -> None:
