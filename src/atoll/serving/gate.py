@@ -51,15 +51,15 @@ class CertificateGate:
     async def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
         if route.access is Access.PUBLIC:
             return _NOBODY
-        identity = self._peers.identity(certificate, self._now())
+        identity, operators = self._peers.identity(certificate, self._now()), self._operators()
         try:
-            check_route(route.access, route.name, identity, self._operators())
+            check_route(route.access, route.name, identity, operators)
         except AtollError as error:
             if self._denied is not None:
                 await self._denied(route, identity, error)
             raise
         wait_s = self._pace.wait_s(identity.user, clock.monotonic())
-        if wait_s and self._is_limited(identity):
+        if wait_s and not operators.include(identity):
             raise too_fast(identity.user, self._limits.calls_per_s, wait_s)
         return identity
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
-from atoll.identity.access import Operators, may_act
+from atoll.identity.access import Operators, operates
 from atoll.model.event import Event
 from atoll.model.identity import Identity
 from atoll.model.vm import VM
@@ -23,14 +23,18 @@ _HIDDEN: dict[str, Any] = {
     "role_credential_expires_at": None,
 }
 
-See = Callable[[VM], VM]
+See = Callable[[tuple[VM, ...]], tuple[VM, ...]]
 
 
 def seen_by(identity: Identity, method: str, operators: Operators) -> See:
     """How this caller of this method sees VMs."""
 
-    def see(vm: VM) -> VM:
-        return vm if may_act(identity, method, vm, operators) else without_secrets(vm)
+    def see(vms: tuple[VM, ...]) -> tuple[VM, ...]:
+        if operates(identity, method, operators):
+            return vms
+        return tuple(
+            vm if identity.among(vm.owner_users, vm.owner_groups) else without_secrets(vm) for vm in vms
+        )
 
     return see
 
@@ -41,7 +45,6 @@ def without_secrets(vm: VM) -> VM:
 
 
 def event_as_seen(event: Event, see: See) -> Event:
-    if event.vm is None and not event.vms:
-        return event
-    vm = None if event.vm is None else see(event.vm)
-    return structs.replace(event, vm=vm, vms=tuple(see(each) for each in event.vms))
+    if event.vm is None:
+        return structs.replace(event, vms=see(event.vms)) if event.vms else event
+    return structs.replace(event, vm=see((event.vm,))[0])

@@ -44,14 +44,13 @@ class VmHandlers:
 
     async def list(self, call: Call[None, None]) -> tuple[VM, ...]:
         see = seen_by(call.identity, "vm.list", self._service.operators)
-        return tuple(see(vm) for vm in self._service.vms.list())
+        return see(self._service.vms.list())
 
     def create(self, call: Call[CreateVm, None]) -> Lines:
         return self._shown("vm.create", call, self._service.creator.create(call.body, call.identity))
 
     async def show(self, call: Call[None, None]) -> VM:
-        see = seen_by(call.identity, "vm.show", self._service.operators)
-        return see(self._service.vms.show(reference(call)))
+        return self._seen("vm.show", call, self._service.vms.show(reference(call)))
 
     def start(self, call: Call[Wait, None]) -> Lines:
         lines = self._life.start(permit_of(self._service, "vm.start", call), call.body)
@@ -76,10 +75,12 @@ class VmHandlers:
         async with aclosing(lines):
             async for line in lines:
                 if isinstance(line, Done):
-                    see = seen_by(call.identity, method, self._service.operators)
-                    yield Done(see(line.result))
+                    yield Done(self._seen(method, call, line.result))
                 else:
                     yield line
+
+    def _seen(self, method: str, call: Call[Any, Any], vm: VM) -> VM:
+        return seen_by(call.identity, method, self._service.operators)((vm,))[0]
 
     async def user_data(self, call: Call[None, None]) -> AsyncGenerator[bytes, None]:
         yield self._records.user_data(permit_of(self._service, "vm.user-data", call).vm.ip)
