@@ -93,6 +93,17 @@ class Denied(AtollError):
     exit_status = 5
 
 
+class TooMany(AtollError):
+    """The caller has had its share: of calls in a second, of open streams, of VMs under way."""
+
+    code = "too_many"
+    http_status = 429
+    exit_status = 9
+
+    def __init__(self, brief: str, *, retry_after_s: int, hint: str = "") -> None:
+        super().__init__(brief, hint=hint, details={"retry_after_s": max(1, retry_after_s)})
+
+
 class NoCapacity(AtollError):
     """The node has too little of something left."""
 

@@ -24,9 +24,11 @@ class Pki:
         self._server = self._keep("server", self.authority.issue_server(["127.0.0.1", "localhost"]))
         self._users: dict[str, ssl.SSLContext] = {}
 
-    def peers(self) -> PeerReader:
-        cas = read_cas(self.authority.cert_pem)
-        return PeerReader(cas, Revocations([self.authority.crl_path], cas))
+    def revocations(self) -> Revocations:
+        return Revocations([self.authority.crl_path], read_cas(self.authority.cert_pem))
+
+    def peers(self, revocations: Revocations | None = None) -> PeerReader:
+        return PeerReader(read_cas(self.authority.cert_pem), revocations or self.revocations())
 
     def server(self) -> ssl.SSLContext:
         return tls.server_context(*self._server, self.authority.cert_path)

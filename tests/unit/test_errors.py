@@ -28,6 +28,7 @@ EXITS = {
     "pool_empty": 6,
     "unreachable": 7,
     "timed_out": 8,
+    "too_many": 9,
 }
 
 

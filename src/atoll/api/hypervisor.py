@@ -390,6 +390,9 @@ EVENTS = Stream(
     result=NOTHING,
 )
 
+LAUNCHES = (VM_CREATE.name, VM_START.name, VM_REBOOT.name)
+"""Calls that have a VM under way while they are open."""
+
 PARAMETERS = {"vm": VM_REF_PATTERN, "ip": IP_PATTERN, "volume": VOLUME_PATTERN, "subnet": NAME_PATTERN}
 """What stands in a path, by the name of the parameter."""
 

@@ -50,6 +50,8 @@ class Call(Generic[B, Q]):
     params: Mapping[str, str]
     body: B
     query: Q
+    checks: list[Callable[[], object]] = field(default_factory=list)
+    """What has to stay true while the call is open. A handler adds to it; one that raises an error ends the call."""
 
 
 class ByteSocket(Protocol):

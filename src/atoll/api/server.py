@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from aiohttp import ClientConnectionResetError, HttpVersion11, WSCloseCode, WSMsgType, hdrs, web
@@ -30,7 +31,7 @@ from atoll.api.route import (
     Unary,
     Upload,
 )
-from atoll.errors import AtollError, Malformed, NotFound, TooLarge
+from atoll.errors import AtollError, Malformed, NotFound, TooLarge, TooMany
 from atoll.model.identity import Identity
 
 log = logging.getLogger(__name__)
@@ -43,10 +44,14 @@ CHUNK_S = 60.0
 SMALL_BODY = 64 << 10
 LARGE_AT_ONCE = 4
 """Bodies above the small that one caller can have us keep at a time. More of them wait."""
+LAST_WORDS_S = 2.0
 CHUNK = 256 << 10
 JSON = {"Content-Type": "application/json"}
 LINES = {"Content-Type": "application/jsonl", "Cache-Control": "no-store"}
 PROBLEM = {"Content-Type": "application/problem+json"}
+
+Ended = asyncio.Future[AtollError]
+"""Done when a call that is open may not go on: why."""
 
 Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -55,7 +60,13 @@ class Gate(Protocol):
     """Who is calling, and may they call this route?"""
 
     async def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
-        """The caller, or Unauthenticated or Denied."""
+        """The caller, or Unauthenticated, Denied or TooMany."""
+        ...
+
+    def open(
+        self, route: Route[Any, Any], certificate: bytes | None, call: Call[Any, Any]
+    ) -> AbstractContextManager[Ended]:
+        """A call that goes on for a while, for the time of the block; or TooMany."""
         ...
 
 
@@ -115,11 +126,7 @@ def _endpoint(bound: Bound, entrance: _Entrance) -> Endpoint:
 
 
 async def _call(route: Route[Any, Any], entrance: _Entrance, request: web.Request) -> Call[Any, Any]:
-    transport = request.transport
-    tls = transport.get_extra_info("ssl_object") if transport is not None else None
-    identity = await entrance.gate.admit(
-        route, tls.getpeercert(binary_form=True) if tls is not None else None
-    )
+    identity = await entrance.gate.admit(route, _certificate(request))
     takes_json = not isinstance(route, Upload)
     data = (
         await _read(route, request, entrance.turn(identity.user))
@@ -132,6 +139,27 @@ async def _call(route: Route[Any, Any], entrance: _Entrance, request: web.Reques
         body=decode_body(route.body, data),
         query=decode_query(route.query, request.query),
     )
+
+
+def _certificate(request: web.Request) -> bytes | None:
+    transport = request.transport
+    tls = transport.get_extra_info("ssl_object") if transport is not None else None
+    return tls.getpeercert(binary_form=True) if tls is not None else None
+
+
+@contextlib.contextmanager
+def _open(route: Route[Any, Any], gate: Gate, request: web.Request, call: Call[Any, Any]) -> Iterator[Ended]:
+    """The call while it is open. One that may not go on has a moment for its last words, then its connection goes."""
+    with gate.open(route, _certificate(request), call) as ended, contextlib.ExitStack() as stack:
+
+        def hurry(_: Ended) -> None:
+            if request.transport is not None:
+                timer = ended.get_loop().call_later(LAST_WORDS_S, request.transport.abort)
+                stack.callback(timer.cancel)
+
+        ended.add_done_callback(hurry)
+        stack.callback(ended.remove_done_callback, hurry)
+        yield ended
 
 
 async def _read(
@@ -194,22 +222,24 @@ def _unary(bound: Bound, entrance: _Entrance) -> Endpoint:
 
 def _stream(bound: Bound, entrance: _Entrance) -> Endpoint:
     async def answer(request: web.Request) -> web.StreamResponse:
-        lines = bound.handler(await _call(bound.route, entrance, request))
+        call = await _call(bound.route, entrance, request)
         response = web.StreamResponse(headers=LINES)
-        # A client that goes away ends the lines, and with them what feeds them.
-        async with (
-            contextlib.aclosing(lines),
-            contextlib.aclosing(_with_heartbeat(lines)) as beats,
-            contextlib.aclosing(_until_error(bound.route, beats)) as rest,
-        ):
-            # The first line is awaited before the status goes out: a refusal is a status, not a line.
-            first = await anext(beats, None)
-            with contextlib.suppress(ClientConnectionResetError):
-                await response.prepare(request)
-                await response.write(_line(first))
-                async for line in rest:
-                    await response.write(line)
-                await response.write_eof()
+        with _open(bound.route, entrance.gate, request, call) as ended:
+            lines = bound.handler(call)
+            # A client that goes away ends the lines, and with them what feeds them.
+            async with (
+                contextlib.aclosing(lines),
+                contextlib.aclosing(_until_ended(lines, ended, HEARTBEAT_S)) as beats,
+                contextlib.aclosing(_until_error(bound.route, beats)) as rest,
+            ):
+                # The first line is awaited before the status goes out: a refusal is a status, not a line.
+                first = await anext(beats, None)
+                with contextlib.suppress(ClientConnectionResetError):
+                    await response.prepare(request)
+                    await response.write(_line(first))
+                    async for line in rest:
+                        await response.write(line)
+                    await response.write_eof()
         return response
 
     return answer
@@ -224,26 +254,37 @@ async def _until_error(route: Route[Any, Any], beats: AsyncIterator[Any]) -> Asy
         yield encode({"error": problem_of(_known(route, error))}) + b"\n"
 
 
-async def _with_heartbeat(lines: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
-    """The lines, and None when there was none for a while: a write finds out if the client is there."""
+async def _until_ended(
+    items: AsyncIterator[Any], ended: Ended, heartbeat_s: float | None = None
+) -> AsyncGenerator[Any, None]:
+    """The items, until the call may not go on: that is an error.
+
+    And None when there was none for a while: a write finds out if the client is there.
+    """
     while True:
-        pending = asyncio.ensure_future(_next(lines))
+        pending = asyncio.ensure_future(_next(items))
         try:
-            while not (await asyncio.wait({pending}, timeout=HEARTBEAT_S))[0]:
-                yield None
+            while not pending.done():
+                done, _ = await asyncio.wait(
+                    {pending, ended}, timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if ended in done:
+                    raise ended.result()
+                if not done:
+                    yield None
         except BaseException:
             pending.cancel()
             await asyncio.gather(pending, return_exceptions=True)
             raise
         try:
-            line = pending.result()
+            item = pending.result()
         except StopAsyncIteration:
             return
-        yield line
+        yield item
 
 
-async def _next(lines: AsyncIterator[Any]) -> Any:
-    return await anext(lines)
+async def _next(items: AsyncIterator[Any]) -> Any:
+    return await anext(items)
 
 
 def _line(line: Any) -> bytes:
@@ -254,29 +295,31 @@ def _line(line: Any) -> bytes:
 
 def _download(bound: Bound, entrance: _Entrance) -> Endpoint:
     async def answer(request: web.Request) -> web.StreamResponse:
-        chunks = bound.handler(await _call(bound.route, entrance, request))
-        assert isinstance(bound.route, Download)
-        headers = {"Content-Type": bound.route.content_type}
-        if bound.route.is_part:
-            part = await chunks
-            chunks = part.chunks
-            headers[OFFSET_HEADER] = str(part.offset)
-        response = web.StreamResponse(headers=headers)
-        async with contextlib.aclosing(chunks):
-            first = await anext(chunks, b"")
-            await response.prepare(request)
-            try:
-                await response.write(first)
-                async for chunk in chunks:
-                    await response.write(chunk)
-                await response.write_eof()
-            except ClientConnectionResetError:
-                pass
-            except Exception as error:
-                _known(bound.route, error)
-                # The status is out, and bytes have no last line: only a broken connection can tell.
-                if request.transport is not None:
-                    request.transport.abort()
+        call = await _call(bound.route, entrance, request)
+        with _open(bound.route, entrance.gate, request, call) as ended:
+            chunks = bound.handler(call)
+            assert isinstance(bound.route, Download)
+            headers = {"Content-Type": bound.route.content_type}
+            if bound.route.is_part:
+                part = await chunks
+                chunks = part.chunks
+                headers[OFFSET_HEADER] = str(part.offset)
+            response = web.StreamResponse(headers=headers)
+            async with contextlib.aclosing(chunks), contextlib.aclosing(_until_ended(chunks, ended)) as rest:
+                first = await anext(rest, b"")
+                await response.prepare(request)
+                try:
+                    await response.write(first)
+                    async for chunk in rest:
+                        await response.write(chunk)
+                    await response.write_eof()
+                except ClientConnectionResetError:
+                    pass
+                except Exception as error:
+                    _known(bound.route, error)
+                    # The status is out, and bytes have no last line: only a broken connection can tell.
+                    if request.transport is not None:
+                        request.transport.abort()
         return response
 
     return answer
@@ -287,8 +330,9 @@ def _upload(bound: Bound, entrance: _Entrance) -> Endpoint:
         call = await _call(bound.route, entrance, request)
         if (request.content_length or 0) > bound.route.max_body:
             raise _too_large(bound.route, request)
-        content = Content(_chunks(bound.route, request), request.content_length)
-        result = await bound.handler(call, content)
+        with _open(bound.route, entrance.gate, request, call) as ended:
+            async with contextlib.aclosing(_until_ended(_chunks(bound.route, request), ended)) as chunks:
+                result = await bound.handler(call, Content(chunks, request.content_length))
         return web.Response(body=encode(result), headers=JSON)
 
     return answer
@@ -337,23 +381,41 @@ class _WebSocket:
 
 def _socket(bound: Bound, entrance: _Entrance) -> Endpoint:
     async def answer(request: web.Request) -> web.StreamResponse:
-        talk = await bound.handler(await _call(bound.route, entrance, request))
-        socket = web.WebSocketResponse(heartbeat=20, max_msg_size=64 << 10)
-        if not socket.can_prepare(request):
-            raise Malformed(
-                f"{bound.route.path}: this route speaks WebSocket", hint="send an Upgrade: websocket request"
-            )
-        await socket.prepare(request)
-        try:
-            await talk(_WebSocket(socket))
-        except Exception as error:
-            brief = _known(bound.route, error).brief
-            await socket.close(code=WSCloseCode.INTERNAL_ERROR, message=brief.encode()[:120])
-        finally:
-            await socket.close()
+        call = await _call(bound.route, entrance, request)
+        with _open(bound.route, entrance.gate, request, call) as ended:
+            talk = await bound.handler(call)
+            socket = web.WebSocketResponse(heartbeat=20, max_msg_size=64 << 10)
+            if not socket.can_prepare(request):
+                raise Malformed(
+                    f"{bound.route.path}: this route speaks WebSocket",
+                    hint="send an Upgrade: websocket request",
+                )
+            await socket.prepare(request)
+            try:
+                await _unless_ended(talk(_WebSocket(socket)), ended)
+            except Exception as error:
+                code = WSCloseCode.POLICY_VIOLATION if ended.done() else WSCloseCode.INTERNAL_ERROR
+                brief = _known(bound.route, error).brief
+                await socket.close(code=code, message=brief.encode()[:120])
+            finally:
+                await socket.close()
         return socket
 
     return answer
+
+
+async def _unless_ended(work: Awaitable[None], ended: Ended) -> None:
+    """Work, to its end or until the call may not go on: that is an error."""
+    task = asyncio.ensure_future(work)
+    either: set[asyncio.Future[Any]] = {task, ended}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    if ended.done():
+        raise ended.result()
+    task.result()
 
 
 def _wrong_verb(known: set[str]) -> Endpoint:
@@ -374,7 +436,10 @@ async def _no_such_path(request: web.Request) -> web.StreamResponse:
 
 def problem(error: AtollError) -> web.Response:
     """An error as it looks on the wire."""
-    return web.Response(status=error.http_status, body=encode(problem_of(error)), headers=PROBLEM)
+    headers = PROBLEM
+    if isinstance(error, TooMany):
+        headers = PROBLEM | {"Retry-After": str(error.details["retry_after_s"])}
+    return web.Response(status=error.http_status, body=encode(problem_of(error)), headers=headers)
 
 
 def _too_large(route: Route[Any, Any], request: web.Request) -> TooLarge:

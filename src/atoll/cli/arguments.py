@@ -146,7 +146,7 @@ def help_text(nouns: Mapping[str, str]) -> str:
         f"  {'-V, --version':<24}print the version",
         "",
         "exit status: 0 ok, 1 error, 2 usage, 3 not found, 4 conflict, 5 denied, 6 no capacity,",
-        "             7 unreachable, 8 timed out, 130 interrupted",
+        "             7 unreachable, 8 timed out, 9 too many calls, 130 interrupted",
         "",
         "try: atoll up && atoll vm create --name web --image appliance",
     ]

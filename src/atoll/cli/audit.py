@@ -55,6 +55,7 @@ AUDIT_VIEW: View[AuditEntry] = View(
         Column("target", lambda entry: entry.target or "-"),
         Column("name", lambda entry: entry.name or "-"),
         Column("result", lambda entry: entry.result),
+        Column("calls", lambda entry: str(entry.count), key=lambda entry: entry.count, wide=True),
         Column("took", lambda entry: f"{entry.elapsed_s:.2f}s", key=lambda entry: entry.elapsed_s),
         Column("brief", lambda entry: entry.brief or "-", wide=True),
     ),

@@ -13,6 +13,7 @@ from datetime import timedelta
 from aiohttp import web
 from prometheus_client.metrics_core import Metric
 
+from atoll.api.hypervisor import LAUNCHES
 from atoll.api.server import application
 from atoll.drivers.machine import registry
 from atoll.errors import HostFailure, Unauthenticated
@@ -151,7 +152,8 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         role_callers=config.role_callers,
         takes_credentials=credentials is not None and credentials.takes_own,
     )
-    audit = AuditLog(config.state / "audit.jsonl", writer)
+    audit = AuditLog(config.state / "audit.jsonl", writer, keep_days=config.audit_days)
+    stack.push_async_callback(audit.settle)
     pooling = Pooling(templates, config.hot_pool, config.memory_reserve_mib)
     bench = Workbench(facts, records, vms, holdings, machines, network, images, stores, background)
     service = Hypervisor(bench, signals, Options(stores, pooling, audit))
@@ -176,11 +178,15 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         yield from families((doors.operators, doors.guests))
 
     handlers = Handlers(service, Backstage(records, images, logs, meter, audit, measured))
-    gate = CertificateGate(tls.peers, bench.operators, handlers.auditor.denied)
+    gate = CertificateGate(
+        tls.peers, bench.operators, handlers.auditor.denied, limits=config.user_limits, launches=LAUNCHES
+    )
     await _listen(config, application(handlers.bound(), gate), doors, control, stack)
+    background.keep("ending calls that may not go on", gate.calls.keep)
     background.keep("renewing the node's certificate", tls.keep_certificate)
     background.keep("reading revocation lists", tls.keep_revocations)
     background.keep("watching the loop", health.watch)
+    background.keep("writing what the audit log counts", audit.keep)
     background.finish("emptying the trash", records.empty_trash)
     background.finish("starting VMs after a reboot of the host", lambda: relaunch_all(service.life, bench))
     background.keep("keeping boot logs small", lambda: logs.keep_small(lambda: [vm.ip for vm in vms.list()]))

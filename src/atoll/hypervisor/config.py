@@ -31,6 +31,7 @@ from atoll.model.network import MAX_DNS
 from atoll.model.node import Overcommit
 from atoll.serving.hooks.config import HookConfig, check_hooks
 from atoll.serving.tls import Pki
+from atoll.serving.user_limits import UserLimits
 from atoll.system import ids
 
 MAX_RESERVE_MIB = 1 << 30
@@ -107,6 +108,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """How many templates are kept, from which VMs are forked; 0: every VM boots."""
     hot_pool: int = 0
     """How many copies of one template may run ahead of demand; 0: none."""
+    audit_days: int = 90
+    """How many days it is kept who did what; fewer only where that takes more than 512 MiB."""
     region: str = "atoll-1"
     """What tools made for public clouds are told when they ask where they are."""
     ids: Path = ids.DEFAULT
@@ -125,6 +128,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """Networks that guests of all subnets that the node routes may open connections to, such as 0.0.0.0/0, beside
     what their subnets reach. Never the node itself."""
     roles: Roles | None = None
+    user_limits: UserLimits = UserLimits()
 
     def __post_init__(self) -> None:
         for key, check in CHECKS.items():
@@ -171,6 +175,7 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "memory_reserve_mib": lambda key, value: check_range(key, value, 0, MAX_RESERVE_MIB, "MiB"),
     "disk_reserve_mib": lambda key, value: check_range(key, value, 0, MAX_RESERVE_MIB, "MiB"),
     "templates": lambda key, value: check_range(key, value, 0, 1000),
+    "audit_days": lambda key, value: check_range(key, value, 1, 36500, "days"),
     "hot_pool": lambda key, value: check_range(key, value, 0, 1000),
     "stores": _check_names,
     "bridges": _check_links,

@@ -22,6 +22,7 @@ from atoll.hypervisor.vms.duties import Duties
 from atoll.hypervisor.vms.exits import Exits
 from atoll.hypervisor.vms.life import Life
 from atoll.hypervisor.vms.lost_links import LostLinks
+from atoll.hypervisor.vms.permits import Permit
 from atoll.hypervisor.vms.policies import Policies
 from atoll.hypervisor.vms.readiness import Board
 from atoll.hypervisor.vms.stages import Stages
@@ -92,11 +93,15 @@ class Hypervisor:
     def node(self) -> Node:
         return self._overview.node()
 
-    def owned(self, identity: Identity, method: str, reference: str) -> VM:
-        """The VM of this IP or name, if the caller may do this to it."""
-        vm = self.vms.show(reference)
-        check_owner(identity, method, vm, self.operators)
-        return vm
+    def permit(self, identity: Identity, method: str, reference: str) -> Permit:
+        """Leave to do this to the VM of this IP or name, if the caller may."""
+
+        def check(vm: VM) -> None:
+            check_owner(identity, method, vm, self.operators)
+
+        permit = Permit(self.vms.show(reference), check)
+        check(permit.vm)
+        return permit
 
     def images_in_use(self) -> Used | None:
         """What the machines of this node are made of; None while there is a VM of which nobody knows that."""

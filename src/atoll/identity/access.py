@@ -39,7 +39,7 @@ def check_route(access: Access, method: str, identity: Identity | None, operator
             f"{method} needs a client certificate, and none was presented",
             hint="ask an operator for one: atoll ca issue user",
         )
-    if access is Access.OPERATOR and not _operates(identity, method, operators):
+    if access is Access.OPERATOR and not operates(identity, method, operators):
         raise Denied(
             f"{identity.user} may not call {method}: that is for operators of this node,"
             f" {_who(operators.users, operators.groups)}",
@@ -49,7 +49,7 @@ def check_route(access: Access, method: str, identity: Identity | None, operator
 
 
 def check_owner(identity: Identity, method: str, vm: VM, operators: Operators) -> None:
-    if not identity.among(vm.owner_users, vm.owner_groups) and not _operates(identity, method, operators):
+    if not identity.among(vm.owner_users, vm.owner_groups) and not operates(identity, method, operators):
         raise Denied(
             f"{identity.user} may not call {method} on VM {vm.name}: it belongs to"
             f" {_who(vm.owner_users, vm.owner_groups)}",
@@ -87,7 +87,8 @@ def check_owners_given(
         )
 
 
-def _operates(identity: Identity, method: str, operators: Operators) -> bool:
+def operates(identity: Identity, method: str, operators: Operators) -> bool:
+    """Whether the caller may do this to anything on the node."""
     return operators.include(identity) or identity.may_call(method)
 
 

@@ -11,7 +11,7 @@ NODE_ITSELF = "atoll"
 
 
 class AuditEntry(Struct, frozen=True, omit_defaults=True):
-    """One call that changes something, or that was denied."""
+    """One call that changes something, or that was denied; or several of one kind, which have one line."""
 
     at: datetime
     user: str
@@ -25,3 +25,7 @@ class AuditEntry(Struct, frozen=True, omit_defaults=True):
     brief: str = ""
     """What the caller was told went wrong."""
     elapsed_s: float = 0.0
+    count: int = 1
+    """How many calls these are. Of several, this tells of the last; `target` and `name` are empty if they differ."""
+    since: datetime | None = None
+    """When the first of several was."""

@@ -1,10 +1,12 @@
 """The audit log: one line for every call that changes something or was denied, before its caller gets the answer.
 
-Effects: appends to a file that only root reads, through the writer; turned over when it is large, the oldest part goes.
+Repeats of what changes nothing are counted in one line: see folding.py. Effects: appends to a file that only root
+reads, through the writer; turned over when it is large or a week old. Old parts go by their age.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -20,15 +22,19 @@ from atoll.errors import AtollError, HostFailure
 from atoll.model.audit import NODE_ITSELF, AuditEntry
 from atoll.model.identity import Identity
 from atoll.model.vm import VM
+from atoll.serving.folding import Deed, Folding
 from atoll.system import aside, clock
-from atoll.system.line_log import LineLog
+from atoll.system.line_log import Ages, LineLog
 from atoll.system.writer import Writer
 
 log = logging.getLogger(__name__)
 
 LIMIT_BYTES = 16 << 20
-KEPT = 4
-"""So many full parts beside the one that is written to."""
+KEPT = 31
+"""So many parts beside the one that is written to, whatever their age: 512 MiB in all."""
+TURN_OVER_S = 7 * 86_400.0
+KEEP_DAYS = 90
+LOOK_EVERY_S = 5.0
 
 FindVm = Callable[[str], VM | None]
 
@@ -36,12 +42,33 @@ _decode = msgspec.json.Decoder(AuditEntry).decode
 
 
 class AuditLog:
-    def __init__(self, path: Path, writer: Writer, limit_bytes: int = LIMIT_BYTES) -> None:
-        self._lines = LineLog(path, limit_bytes, KEPT)
+    def __init__(
+        self, path: Path, writer: Writer, limit_bytes: int = LIMIT_BYTES, keep_days: int = KEEP_DAYS
+    ) -> None:
+        ages = Ages(TURN_OVER_S, keep_days * 86_400.0, _moment_of)
+        self._lines = LineLog(path, limit_bytes, KEPT, ages)
         self._writer = writer
+        self._folding = Folding()
 
-    async def note(self, entry: AuditEntry) -> None:
-        """On disk when this returns. A log that cannot be written to does not stop the node; that is logged."""
+    async def note(self, deed: Deed) -> None:
+        """On disk when this returns, unless it is one of many that are counted."""
+        if self._folding.is_line(deed, clock.monotonic()):
+            await self._write(deed.entry)
+
+    async def keep(self) -> None:
+        """For ever: write what was counted."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            for entry in self._folding.due(clock.monotonic()):
+                await self._write(entry)
+
+    async def settle(self) -> None:
+        """Write all that was counted."""
+        for entry in self._folding.all():
+            await self._write(entry)
+
+    async def _write(self, entry: AuditEntry) -> None:
+        """A log that cannot be written to does not stop the node; that is logged."""
         try:
             await self._writer.append(self._lines, msgspec.json.encode(entry))
         except HostFailure as failure:
@@ -49,9 +76,17 @@ class AuditLog:
 
     async def read(self, query: AuditQuery) -> tuple[AuditEntry, ...]:
         """The last ones that are asked for, the oldest first."""
+        await self.settle()
         # Opened between two writes, so that no part is turned over meanwhile and seen twice; read beside the loop.
         parts = await self._writer.run(_open_all, self._lines.parts)
         return await aside.run(_last, parts, query)
+
+
+def _moment_of(line: bytes) -> float | None:
+    try:
+        return _decode(line).at.timestamp()
+    except msgspec.MsgspecError:
+        return None
 
 
 def _open_all(paths: Iterable[Path]) -> list[IO[bytes]]:
@@ -88,9 +123,13 @@ def matches(entry: AuditEntry, query: AuditQuery) -> bool:
 class Auditor:
     """Puts what handlers do into the log."""
 
-    def __init__(self, audit: AuditLog, find: FindVm) -> None:
+    def __init__(
+        self, audit: AuditLog, find: FindVm, is_limited: Callable[[Identity], bool] = lambda _: True
+    ) -> None:
+        """`is_limited`: whether this user's lines are, in number."""
         self._log = audit
         self._find = find
+        self._is_limited = is_limited
 
     def watch(self, bound: Iterable[Bound]) -> tuple[Bound, ...]:
         """The same routes; those that change something are noted."""
@@ -98,11 +137,13 @@ class Auditor:
 
     async def denied(self, route: Route[Any, Any], identity: Identity, error: AtollError) -> None:
         """Somebody was turned away before a handler was asked."""
-        await self._note(identity.user, route.name, clock.monotonic(), error=error)
+        entry = _entry(identity.user, route.name, clock.monotonic(), ("", ""), error)
+        await self._log.note(Deed(entry, False, identity.user, self._is_limited(identity)))
 
     async def own(self, method: str, vm: VM, error: AtollError | None = None) -> None:
         """The node did it by itself, as a rule of the VM says."""
-        await self._note(NODE_ITSELF, method, clock.monotonic(), vm.ip, vm.name, error)
+        entry = _entry(NODE_ITSELF, method, clock.monotonic(), (vm.ip, vm.name), error)
+        await self._log.note(Deed(entry, True, f"VM {vm.ip}"))
 
     def _watched(self, bound: Bound) -> Bound:
         if isinstance(bound.route, Stream):
@@ -113,24 +154,24 @@ class Auditor:
 
     def _unary(self, bound: Bound) -> Callable[[Call[Any, Any]], Awaitable[Any]]:
         async def handler(call: Call[Any, Any]) -> Any:
-            async with _Deed(self, bound.route, call) as deed:
-                return await deed.done(await bound.handler(call))
+            async with _Noted(self, bound.route, call) as noted:
+                return await noted.done(await bound.handler(call))
 
         return handler
 
     def _upload(self, bound: Bound) -> Callable[[Call[Any, Any], Content], Awaitable[Any]]:
         async def handler(call: Call[Any, Any], content: Content) -> Any:
-            async with _Deed(self, bound.route, call) as deed:
-                return await deed.done(await bound.handler(call, content))
+            async with _Noted(self, bound.route, call) as noted:
+                return await noted.done(await bound.handler(call, content))
 
         return handler
 
     def _stream(self, bound: Bound) -> Callable[[Call[Any, Any]], AsyncIterator[Any]]:
         async def handler(call: Call[Any, Any]) -> AsyncIterator[Any]:
-            async with _Deed(self, bound.route, call) as deed, aclosing(bound.handler(call)) as lines:
+            async with _Noted(self, bound.route, call) as noted, aclosing(bound.handler(call)) as lines:
                 async for line in lines:
                     if isinstance(line, Done):
-                        await deed.done(line.result)
+                        await noted.done(line.result)
                     yield line
 
         return handler
@@ -144,40 +185,29 @@ class Auditor:
         spec = getattr(call.body, "spec", None)
         return ("", spec.name) if spec is not None else (call.params.get("ip", "")[:64], "")
 
-    async def _note(
-        self,
-        user: str,
-        method: str,
-        began: float,
-        target: str = "",
-        name: str = "",
-        error: BaseException | None = None,
-    ) -> None:
-        entry = AuditEntry(
-            at=clock.now(),
-            user=user,
-            method=method,
-            result=result_of(error),
-            target=target,
-            name=name,
-            brief=error.brief if isinstance(error, AtollError) else "",
-            elapsed_s=round(clock.monotonic() - began, 6),
-        )
-        await self._log.note(entry)
+    def about(self, call: Call[Any, Any]) -> VM | None:
+        """The VM that a call is about, as it is now."""
+        spec = getattr(call.body, "spec", None)
+        reference = call.params.get("vm", "") or (spec.name if spec is not None else "")
+        return self._find(reference) if reference else None
+
+    async def note(self, identity: Identity, entry: AuditEntry, *, changed: bool) -> None:
+        await self._log.note(Deed(entry, changed, identity.user, self._is_limited(identity)))
 
 
-class _Deed:
+class _Noted:
     """One call, noted once: when its result is there, or when it ends without."""
 
     def __init__(self, auditor: Auditor, route: Route[Any, Any], call: Call[Any, Any]) -> None:
         self._auditor = auditor
         self._route = route
-        self._user = call.identity.user
+        self._call = call
         self._began = clock.monotonic()
         self._target = auditor.target(call)
+        self._before = auditor.about(call)
         self._noted = False
 
-    async def __aenter__(self) -> _Deed:
+    async def __aenter__(self) -> _Noted:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -192,7 +222,31 @@ class _Deed:
 
     async def _note(self, error: BaseException | None) -> None:
         self._noted = True
-        await self._auditor._note(self._user, self._route.name, self._began, *self._target, error)
+        identity = self._call.identity
+        entry = _entry(identity.user, self._route.name, self._began, self._target, error)
+        await self._auditor.note(identity, entry, changed=self._changed(error))
+
+    def _changed(self, error: BaseException | None) -> bool:
+        """Whether something is different: that is so of a VM that is another value, or there, or gone."""
+        is_of_vm = "vm" in self._call.params or self._before is not None or hasattr(self._call.body, "spec")
+        if isinstance(self._route, Socket) or not is_of_vm:
+            return error is None
+        return self._auditor.about(self._call) is not self._before
+
+
+def _entry(
+    user: str, method: str, began: float, target: tuple[str, str], error: BaseException | None
+) -> AuditEntry:
+    return AuditEntry(
+        at=clock.now(),
+        user=user,
+        method=method,
+        result=result_of(error),
+        target=target[0],
+        name=target[1],
+        brief=error.brief if isinstance(error, AtollError) else "",
+        elapsed_s=round(clock.monotonic() - began, 6),
+    )
 
 
 def is_noted(route: Route[Any, Any]) -> bool:

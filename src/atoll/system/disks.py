@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -34,7 +35,8 @@ _PART = ".part"
 @contextlib.asynccontextmanager
 async def in_the_making(path: Path, uid: int) -> AsyncIterator[Path]:
     """A file beside `path` that takes its place when the block ends well, for good, and is gone otherwise."""
-    part = path.with_name(f".{path.name}{_PART}")
+    # A name that nobody else has: the next VM at this address may be making a volume of the same name.
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_PART}")
     try:
         with failing(f"making {path}"):
             await aside.run(make_anew, part, uid)

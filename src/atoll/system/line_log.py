@@ -1,4 +1,4 @@
-"""A log of lines in a file: whole lines only, in parts of bounded size of which the oldest goes. Appends to files.
+"""A log of lines in a file: whole lines only, in parts of bounded size and age. Appends to files, removes old ones.
 
 One writer at a time. A line is on disk when `append` returns; what a crash or a full disk cut short is taken away
 again, so that a line is there whole or not at all.
@@ -6,25 +6,42 @@ again, so that a line is there whole or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from atoll.errors import HostFailure
-from atoll.system import files
+from atoll.system import clock, files
 from atoll.system.failures import failing
 
 _BLOCK = 64 << 10
 
 
-class LineLog:
-    """`kept` full parts stay beside the one that is written to: <path>.1 is the newest of them."""
+class Ages(Struct, frozen=True):
+    """How old parts become."""
 
-    def __init__(self, path: Path, limit_bytes: int, kept: int) -> None:
+    turn_over_s: float
+    """A part that was begun so long ago is turned over, however small it is."""
+    keep_s: float
+    """A part whose last line is older goes."""
+    moment_of: Callable[[bytes], float | None]
+    """When a line was written, in seconds since 1970, if it tells."""
+
+
+class LineLog:
+    """`kept` parts at most stay beside the one that is written to: <path>.1 is the newest of them."""
+
+    def __init__(self, path: Path, limit_bytes: int, kept: int, ages: Ages | None = None) -> None:
         self.path = path
         self._limit_bytes = limit_bytes
         self._kept = kept
+        self._ages = ages
+        self._began_s: float | None = None
+        """When the part was begun that is written to; None: not known yet."""
 
     @property
     def parts(self) -> list[Path]:
@@ -67,13 +84,33 @@ class LineLog:
 
     def _turn_over(self) -> None:
         try:
-            if self.path.stat().st_size < self._limit_bytes:
+            if self.path.stat().st_size < self._limit_bytes and not self._is_old():
                 return
         except FileNotFoundError:
             return
-        for older, newer in itertools.pairwise(self.parts):
-            if newer.exists():
-                newer.replace(older)
+        self._began_s = None
+        # Only as far as there are parts: one that is not there makes room.
+        parts = self.parts
+        gap = next((at for at in range(len(parts) - 1, -1, -1) if not parts[at].exists()), 0)
+        for older, newer in itertools.pairwise(parts[gap:]):
+            newer.replace(older)
+        if self._ages is not None:
+            self._drop_older_than(clock.now_ns() / 1e9 - self._ages.keep_s)
+
+    def _is_old(self) -> bool:
+        if self._ages is None:
+            return False
+        now_s = clock.now_ns() / 1e9
+        if self._began_s is None:
+            with self.path.open("rb") as file:
+                self._began_s = self._ages.moment_of(file.readline(_BLOCK)) or now_s
+        return now_s - self._began_s > self._ages.turn_over_s
+
+    def _drop_older_than(self, moment_s: float) -> None:
+        for part in self.parts[:-1]:
+            with contextlib.suppress(FileNotFoundError):
+                if part.stat().st_mtime < moment_s:
+                    part.unlink()
 
 
 def _mend(descriptor: int) -> int:

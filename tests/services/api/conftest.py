@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -35,7 +35,7 @@ from atoll.api.route import (
     bind_socket,
     bind_stream,
 )
-from atoll.api.server import application
+from atoll.api.server import Ended, application
 from atoll.errors import Conflict, NotFound
 from atoll.identity.access import Operators, check_route
 from atoll.identity.peer import PeerReader
@@ -85,6 +85,8 @@ class Gate:
 
     def __init__(self, peers: PeerReader) -> None:
         self._peers = peers
+        self.opened: list[Ended] = []
+        """Calls that were opened. A test ends one with an error."""
 
     async def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
         if route.access is Access.PUBLIC:
@@ -92,6 +94,12 @@ class Gate:
         identity = self._peers.identity(certificate, datetime.now(UTC))
         check_route(route.access, route.name, identity, Operators(users=("oper",)))
         return identity
+
+    @contextmanager
+    def open(self, *_: object) -> Iterator[Ended]:
+        ended: Ended = asyncio.get_running_loop().create_future()
+        self.opened.append(ended)
+        yield ended
 
 
 class Service:
@@ -188,7 +196,8 @@ class Wire:
         return f"https://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        app = application(self.service.bound(), Gate(self.pki.peers()))
+        self.gate = Gate(self.pki.peers())
+        app = application(self.service.bound(), self.gate)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(

@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
+from atoll.api import server
+from atoll.errors import Unauthenticated
+
 pytestmark = pytest.mark.usefixtures("quick_heartbeat")
 
 
@@ -208,3 +211,16 @@ async def test_a_body_that_a_web_page_could_send_is_refused(wire, service):
     status, found = await post(wire, b'{"text":"a"}', headers={"Content-Type": "text/plain"})
     assert (status, found["code"]) == (400, "malformed")
     assert "Content-Type 'text/plain'" in found["brief"]
+
+
+async def test_a_download_that_may_not_go_on_is_cut_off_also_when_nobody_reads_it(wire, service, monkeypatch):
+    monkeypatch.setattr(server, "LAST_WORDS_S", 0.1)
+    reader, writer = await wire.bare()
+    writer.write(b"GET /bytes/100000000 HTTP/1.1\r\nHost: x\r\n\r\n")
+    await reader.readexactly(1000)
+    wire.gate.opened[-1].set_result(Unauthenticated("the certificate of ann was revoked"))
+    async with asyncio.timeout(5):
+        await service.ended.wait()
+        with pytest.raises(asyncio.IncompleteReadError):
+            await reader.readexactly(100_000_000)
+    writer.transport.abort()

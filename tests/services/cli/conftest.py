@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +32,7 @@ from atoll.api.route import (
     bind_socket,
     bind_stream,
 )
-from atoll.api.server import application
+from atoll.api.server import Ended, application
 from atoll.cli.main import main
 from atoll.errors import Conflict, Denied, NotFound, TimedOut
 from atoll.identity.authority import Authority
@@ -233,6 +234,10 @@ class _AdmitAll:
     async def admit(self, route: object, certificate: bytes | None) -> Identity:
         assert certificate, "the command line shows its certificate"
         return Identity("admin")
+
+    @contextmanager
+    def open(self, *_: object) -> Iterator[Ended]:
+        yield asyncio.get_running_loop().create_future()
 
 
 class _Server:

@@ -57,6 +57,7 @@ from atoll.serving.audit import AuditLog
 from atoll.serving.gate import CertificateGate
 from atoll.serving.health import Health
 from atoll.serving.supervisor import Supervisor
+from atoll.serving.user_limits import UserLimits
 from atoll.system import clock
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
@@ -85,6 +86,9 @@ class Node:
         self.credentials: Credentials | None = None
         self.now = clock.now
         """What those who keep credentials take the time to be."""
+        self.gate_now = clock.now
+        """What those who check certificates take the time to be."""
+        self.user_limits = UserLimits(calls_per_s=100_000)
         self.port = 0
         self.writer = Writer()
         self.left_plugged: set[str] = set()
@@ -188,9 +192,18 @@ class Node:
             Health(self.background, self.pki.certificate()).families,
         )
         handlers = Handlers(self.service, backstage)
-        gate = CertificateGate(self.pki.peers(), bench.operators, handlers.auditor.denied)
+        self.revocations = self.pki.revocations()
+        self.gate = CertificateGate(
+            self.pki.peers(self.revocations),
+            bench.operators,
+            handlers.auditor.denied,
+            lambda: self.gate_now(),
+            self.user_limits,
+            api.LAUNCHES,
+        )
+        self.background.keep("ending calls that may not go on", self.gate.calls.keep)
         self._runner = web.AppRunner(
-            application(handlers.bound(), gate), access_log=None, shutdown_timeout=0.1
+            application(handlers.bound(), self.gate), access_log=None, shutdown_timeout=0.1
         )
         await self._runner.setup()
         site = web.TCPSite(
@@ -209,6 +222,7 @@ class Node:
             await self._runner.cleanup()
             self._runner = None
         await self.service.close()
+        await self.audit.settle()
         await self.driver.close()
 
     def cut(self) -> None:

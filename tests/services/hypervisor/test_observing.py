@@ -12,7 +12,7 @@ from atoll.api.changes import VM_CHANGE, ChangeVm
 from atoll.api.hypervisor import CreateVm, Wait
 from atoll.api.observing import AUDIT, METRICS, UTILISATION, AuditQuery
 from atoll.api.route import Done
-from atoll.errors import Conflict, Denied, HostFailure, Unauthenticated
+from atoll.errors import Conflict, Denied, HostFailure, NotFound, Unauthenticated
 from atoll.model.vm import VmSpec
 from atoll.model.volume import FileSystem, VolumeSpec
 
@@ -131,3 +131,39 @@ async def test_the_log_is_for_operators_and_can_be_narrowed_down(ann, oper):
     assert await audit(oper, target="b") == [("ann", "vm.create", "b", "ok")]
     assert await audit(oper, target="10.9.0.5") == [("ann", "vm.create", "a", "ok")]
     assert await audit(oper, user="ann", limit=1) == [("ann", "vm.create", "b", "ok")]
+
+
+async def test_calls_that_change_nothing_do_not_push_out_what_others_did(ann, bob, oper, node):
+    await ann.create("web")
+    await ann.halt("web")
+    path = node.directory / "state" / "audit.jsonl"
+    before = path.read_bytes()
+    for number in range(30):
+        for attempt in (bob.destroy("web"), bob.halt(f"no-{number}"), bob.call(api.NODE_DRAIN)):
+            with pytest.raises((Denied, NotFound)):
+                await attempt
+        await bob.destroy(f"no-{number}")
+        await ann.halt("web")
+        await ann.call(VM_CHANGE, {"vm": "web"}, body=ChangeVm(protected=False))
+    added = path.read_bytes().removeprefix(before).count(b"\n")
+    assert added == 6
+    lines = [line async for line in oper.stream(AUDIT, query=AuditQuery())][-7:-1]
+    assert {(line.user, line.method, line.result): (line.count, line.target) for line in lines} == {
+        ("bob", "vm.destroy", "denied"): (29, "10.9.0.5"),
+        ("bob", "vm.stop", "not_found"): (29, ""),
+        ("bob", "node.drain", "denied"): (29, ""),
+        ("bob", "vm.destroy", "ok"): (29, ""),
+        ("ann", "vm.stop", "ok"): (29, "10.9.0.5"),
+        ("ann", "vm.change", "ok"): (29, "10.9.0.5"),
+    }
+
+
+async def test_a_repeat_with_a_request_id_is_counted_and_every_change_has_its_line(ann, oper, node):
+    for _ in range(3):
+        await ann.create("web", request_id="r-1")
+    for number in range(3):
+        await ann.call(VM_CHANGE, {"vm": "web"}, body=ChangeVm(tags={"n": str(number)}))
+    lines = [line async for line in oper.stream(AUDIT, query=AuditQuery(user="ann"))][:-1]
+    # The first repeat is noted at once, the others when somebody reads, or a minute later.
+    kinds = [(line.method, line.count) for line in lines]
+    assert kinds == [("vm.create", 1), ("vm.create", 1), *[("vm.change", 1)] * 3, ("vm.create", 1)]

@@ -41,13 +41,20 @@ class BootLogs:
     def __init__(self, directory: Callable[[str], Path]) -> None:
         self._directory = directory
 
-    async def read(self, ip: str, offset: int | None = None) -> Part:
-        """The log as it is now, from a place on; nothing when the machine has not written yet."""
+    async def read(
+        self, ip: str, offset: int | None = None, check: Callable[[], object] = lambda: None
+    ) -> Part:
+        """The log as it is now, from a place on; nothing when the machine has not written yet. `check` as for tails."""
         tail = await aside.run(Tail, self._path(ip), offset=offset)
+        with contextlib.ExitStack() as failed:
+            failed.enter_context(tail)
+            check()
+            failed.pop_all()
         return Part(tail.at, _history(tail))
 
-    def tail(self, ip: str, *, history: bool = True) -> Tail:
-        return Tail(self._path(ip), history=history)
+    def tail(self, ip: str, check: Callable[[], object] = lambda: None, *, history: bool = True) -> Tail:
+        """`check` raises when the log that was just opened at this address may be another VM's."""
+        return Tail(self._path(ip), history=history, check=check)
 
     async def keep_small(self, ips: Callable[[], Iterable[str]]) -> None:
         """For ever: a guest that writes without end must not fill the node's disk."""
@@ -87,8 +94,16 @@ async def _history(tail: Tail) -> AsyncGenerator[bytes, None]:
 class Tail:
     """One reader of a log: what is there when it comes, or of that what is behind a place; then what is added."""
 
-    def __init__(self, path: Path, *, history: bool = True, offset: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        history: bool = True,
+        offset: int | None = None,
+        check: Callable[[], object] = lambda: None,
+    ) -> None:
         self._path = path
+        self._check = check
         self._file: IO[bytes] | None = None
         self.at = 0
         """The place of what is read next."""
@@ -152,9 +167,15 @@ class Tail:
     def _opened(self) -> IO[bytes] | None:
         if self._file is None:
             try:
-                self._file = _open(self._path, os.O_RDONLY)
+                file = _open(self._path, os.O_RDONLY)
             except FileNotFoundError:
                 return None
+            try:
+                self._check()
+            except BaseException:
+                file.close()
+                raise
+            self._file = file
         return self._file
 
 

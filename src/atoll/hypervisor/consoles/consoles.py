@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from weakref import WeakValueDictionary
 
 from atoll.api.route import ByteSocket
 from atoll.drivers.machine.base import Console
 from atoll.hypervisor.consoles.bootlog import BootLogs, Tail
 from atoll.hypervisor.consoles.keyboard import Keyboard, Seat
 from atoll.hypervisor.consoles.relay import until_one_ends
+from atoll.model.vm import VM
 
 FIRST_LOOK_S = 0.005
 LAST_LOOK_S = 0.5
@@ -49,56 +50,66 @@ class Consoles:
     def __init__(self, logs: BootLogs) -> None:
         self._logs = logs
         self._open: dict[str, _Shared] = {}
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        # Locks live as long as somebody holds or awaits them.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def attach(
         self,
-        ip: str,
+        vm: VM,
         connect: Callable[[], Awaitable[Console]],
+        check: Callable[[], object],
         seat: Seat,
         socket: ByteSocket,
         *,
         take: bool = False,
         history: bool = True,
     ) -> None:
-        """Join the console until the client or the machine goes."""
-        async with self._locks[ip]:
-            shared = self._open.get(ip)
+        """Join the console until the client or the machine goes.
+
+        `check` raises when whoever looks may not, or the VM has gone: its address, and the place of its log, may be
+        another one's by then.
+        """
+        key = vm.instance_id
+        async with self._lock(key):
+            shared = self._open.get(key)
             if shared is None:
-                shared = self._open[ip] = _Shared(await connect())
-                shared.pump = asyncio.create_task(self._pump(ip, shared))
+                shared = self._open[key] = _Shared(await connect())
+                shared.pump = asyncio.create_task(self._pump(key, shared))
             shared.seats.add(seat)
         try:
             shared.keyboard.sit(seat, take=take)
             shared.stir()
-            with self._logs.tail(ip, history=history) as tail:
+            with self._logs.tail(vm.ip, check, history=history) as tail:
                 await until_one_ends(_show(shared, seat, tail, socket), _hear(shared, seat, socket))
         finally:
             shared.keyboard.leave(seat)
-            await self._leave(ip, shared, seat)
+            await self._leave(key, shared, seat)
 
-    async def _leave(self, ip: str, shared: _Shared, seat: Seat) -> None:
+    def _lock(self, key: str) -> asyncio.Lock:
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    async def _leave(self, key: str, shared: _Shared, seat: Seat) -> None:
         # Under the lock: a machine has one console, and the next to come must find this one closed.
-        async with self._locks[ip]:
+        async with self._lock(key):
             shared.seats.remove(seat)
             if not shared.seats:
-                self._drop(ip, shared)
+                self._drop(key, shared)
                 await shared.console.close()
 
-    async def _pump(self, ip: str, shared: _Shared) -> None:
+    async def _pump(self, key: str, shared: _Shared) -> None:
         """Stir those who look when the guest writes, until the machine goes or nobody looks any more."""
         try:
             with contextlib.suppress(OSError):
                 while await shared.console.read():
                     shared.stir()
         finally:
-            self._drop(ip, shared)
+            self._drop(key, shared)
             shared.ended = True
             shared.stir()
 
-    def _drop(self, ip: str, shared: _Shared) -> None:
-        if self._open.get(ip) is shared:
-            del self._open[ip]
+    def _drop(self, key: str, shared: _Shared) -> None:
+        if self._open.get(key) is shared:
+            del self._open[key]
 
 
 async def _show(shared: _Shared, seat: Seat, tail: Tail, socket: ByteSocket) -> None:

@@ -1,4 +1,4 @@
-"""What handlers of several nouns read of a call. Pure."""
+"""What handlers of several nouns read of a call. No effects."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from atoll.api import hypervisor as routes
 from atoll.api.route import Call
 from atoll.hypervisor.service import Hypervisor
+from atoll.hypervisor.vms.permits import Permit
 from atoll.model.checks import check_pattern
-from atoll.model.vm import VM
 from atoll.model.volume import VOLUME_PATTERN
 
 
@@ -22,6 +22,8 @@ def volume(call: Call[Any, Any]) -> str:
     return check_pattern("volume", call.params["volume"], VOLUME_PATTERN, "the name of a volume")
 
 
-def owned(service: Hypervisor, method: str, call: Call[Any, Any]) -> VM:
-    """The VM that a call names, if its caller may do this to it."""
-    return service.owned(call.identity, method, reference(call))
+def permit_of(service: Hypervisor, method: str, call: Call[Any, Any]) -> Permit:
+    """Leave to do this to the VM that a call names, if its caller may. The call is over when they no longer may."""
+    permit = service.permit(call.identity, method, reference(call))
+    call.checks.append(lambda: service.vms.permitted(permit))
+    return permit

@@ -7,12 +7,16 @@ from collections.abc import Awaitable, Callable
 from atoll.api import hypervisor as routes
 from atoll.api.hypervisor import Attach, LogFrom
 from atoll.api.route import Bound, ByteSocket, Call, Part, bind_part, bind_socket
+from atoll.drivers.machine.base import Console
+from atoll.errors import AtollError
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.consoles.consoles import Consoles
 from atoll.hypervisor.consoles.keyboard import Seat, check_taker
 from atoll.hypervisor.consoles.relay import relay
-from atoll.hypervisor.http.calls import owned
+from atoll.hypervisor.http.calls import permit_of
 from atoll.hypervisor.service import Hypervisor
+from atoll.hypervisor.vms.permits import Permit
+from atoll.model.vm import VM
 
 
 class ConsoleHandlers:
@@ -30,10 +34,15 @@ class ConsoleHandlers:
         )
 
     async def log(self, call: Call[None, LogFrom]) -> Part:
-        return await self._logs.read(owned(self._service, "vm.log", call).ip, call.query.offset)
+        permit = permit_of(self._service, "vm.log", call)
+        # Asked when its file is open: if the VM is still there then, these are its bytes, whoever comes next.
+        return await self._logs.read(
+            permit.vm.ip, call.query.offset, lambda: self._service.vms.permitted(permit)
+        )
 
     async def console(self, call: Call[None, Attach]) -> Callable[[ByteSocket], Awaitable[None]]:
-        vm, how = owned(self._service, "vm.console", call), call.query
+        permit, how = permit_of(self._service, "vm.console", call), call.query
+        vm = permit.vm
         self._screens.check_console(vm)
         if how.take:
             check_taker(call.identity, vm)
@@ -41,8 +50,9 @@ class ConsoleHandlers:
 
         async def talk(socket: ByteSocket) -> None:
             await self._consoles.attach(
-                vm.ip,
-                lambda: self._screens.console(vm),
+                vm,
+                lambda: self._opened(permit, self._screens.console),
+                lambda: self._service.vms.permitted(permit),
                 seat,
                 socket,
                 take=how.take,
@@ -52,10 +62,20 @@ class ConsoleHandlers:
         return talk
 
     async def vnc(self, call: Call[None, None]) -> Callable[[ByteSocket], Awaitable[None]]:
-        vm = owned(self._service, "vm.vnc", call)
-        self._screens.check_display(vm)
+        permit = permit_of(self._service, "vm.vnc", call)
+        self._screens.check_display(permit.vm)
 
         async def talk(socket: ByteSocket) -> None:
-            await relay(await self._screens.display(vm), socket)
+            await relay(await self._opened(permit, self._screens.display), socket)
 
         return talk
+
+    async def _opened(self, permit: Permit, connect: Callable[[VM], Awaitable[Console]]) -> Console:
+        """A connection to the machine of this very VM: while it was made, another may have got its address."""
+        console = await connect(permit.vm)
+        try:
+            self._service.vms.permitted(permit)
+        except AtollError:
+            await console.close()
+            raise
+        return console

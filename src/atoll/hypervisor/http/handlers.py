@@ -35,7 +35,9 @@ class Backstage(Struct, frozen=True):
 
 class Handlers:
     def __init__(self, service: Hypervisor, backstage: Backstage) -> None:
-        self.auditor = Auditor(backstage.audit, service.vms.find)
+        self.auditor = Auditor(
+            backstage.audit, service.vms.find, lambda identity: not service.operators.include(identity)
+        )
         self._nouns = (
             NodeHandlers(service, backstage.images),
             VmHandlers(service, backstage.records),

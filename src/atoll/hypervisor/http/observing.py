@@ -12,6 +12,7 @@ from atoll.api import observing
 from atoll.api.hypervisor import Since
 from atoll.api.observing import AuditQuery
 from atoll.api.route import Bound, Call, Done, bind, bind_download, bind_stream
+from atoll.hypervisor.http.views import event_as_seen, seen_by
 from atoll.hypervisor.service import Hypervisor
 from atoll.hypervisor.utilisation import Meter, metrics
 from atoll.model.audit import AuditEntry
@@ -45,7 +46,8 @@ class ObservingHandlers:
         since = call.query
         async with aclosing(self._service.events.read(since.epoch, since.sequence, since.follow)) as events:
             async for event in events:
-                yield event
+                # Operators of this moment: a stream may go on for days.
+                yield event_as_seen(event, seen_by(call.identity, "event.list", self._service.operators))
         yield Done(None)
 
     async def utilisation(self, call: Call[None, None]) -> Utilisation:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
 
 from atoll.api import changes
 from atoll.api import hypervisor as routes
@@ -10,10 +12,13 @@ from atoll.api.changes import ChangeVm
 from atoll.api.hypervisor import CreateVm, Progress, StopVm, Wait
 from atoll.api.route import Bound, Call, Done, bind, bind_download, bind_stream
 from atoll.errors import NotFound
-from atoll.hypervisor.http.calls import owned, reference
+from atoll.hypervisor.http.calls import permit_of, reference
+from atoll.hypervisor.http.views import seen_by
 from atoll.hypervisor.service import Hypervisor
 from atoll.hypervisor.vms.records import Records
 from atoll.model.vm import VM
+
+Lines = AsyncGenerator[Progress | Done[VM], None]
 
 
 class VmHandlers:
@@ -38,40 +43,55 @@ class VmHandlers:
         )
 
     async def list(self, call: Call[None, None]) -> tuple[VM, ...]:
-        return self._service.vms.list()
+        see = seen_by(call.identity, "vm.list", self._service.operators)
+        return see(self._service.vms.list())
 
-    def create(self, call: Call[CreateVm, None]) -> AsyncIterator[Progress | Done[VM]]:
-        return self._service.creator.create(call.body, call.identity)
+    def create(self, call: Call[CreateVm, None]) -> Lines:
+        return self._shown("vm.create", call, self._service.creator.create(call.body, call.identity))
 
     async def show(self, call: Call[None, None]) -> VM:
-        return self._service.vms.show(reference(call))
+        return self._seen("vm.show", call, self._service.vms.show(reference(call)))
 
-    def start(self, call: Call[Wait, None]) -> AsyncIterator[Progress | Done[VM]]:
-        return self._life.start(owned(self._service, "vm.start", call).ip, call.body)
+    def start(self, call: Call[Wait, None]) -> Lines:
+        lines = self._life.start(permit_of(self._service, "vm.start", call), call.body)
+        return self._shown("vm.start", call, lines)
 
     async def stop(self, call: Call[StopVm, None]) -> VM:
-        return await self._life.stop(owned(self._service, "vm.stop", call).ip, call.body.grace_s)
+        return await self._life.stop(permit_of(self._service, "vm.stop", call), call.body.grace_s)
 
-    def reboot(self, call: Call[Wait, None]) -> AsyncIterator[Progress | Done[VM]]:
-        return self._life.reboot(owned(self._service, "vm.reboot", call).ip, call.body)
+    def reboot(self, call: Call[Wait, None]) -> Lines:
+        lines = self._life.reboot(permit_of(self._service, "vm.reboot", call), call.body)
+        return self._shown("vm.reboot", call, lines)
 
     async def destroy(self, call: Call[None, None]) -> None:
         try:
-            vm = owned(self._service, "vm.destroy", call)
+            permit = permit_of(self._service, "vm.destroy", call)
         except NotFound:
             return
-        await self._life.destroy(vm.ip)
+        await self._life.destroy(permit)
 
-    async def user_data(self, call: Call[None, None]) -> AsyncIterator[bytes]:
-        yield self._records.user_data(owned(self._service, "vm.user-data", call).ip)
+    async def _shown(self, method: str, call: Call[Any, Any], lines: Lines) -> Lines:
+        """The lines; the VM in the last of them as the caller may see it, who may have lost it in a long wait."""
+        async with aclosing(lines):
+            async for line in lines:
+                if isinstance(line, Done):
+                    yield Done(self._seen(method, call, line.result))
+                else:
+                    yield line
+
+    def _seen(self, method: str, call: Call[Any, Any], vm: VM) -> VM:
+        return seen_by(call.identity, method, self._service.operators)((vm,))[0]
+
+    async def user_data(self, call: Call[None, None]) -> AsyncGenerator[bytes, None]:
+        yield self._records.user_data(permit_of(self._service, "vm.user-data", call).vm.ip)
 
     async def change(self, call: Call[ChangeVm, None]) -> VM:
-        vm = owned(self._service, "vm.change", call)
-        return await self._service.changes.change(vm.ip, call.body, call.identity)
+        permit = permit_of(self._service, "vm.change", call)
+        return await self._service.changes.change(permit, call.body, call.identity)
 
     async def become_primary_owner(self, call: Call[None, None]) -> VM:
-        vm = owned(self._service, "vm.become-primary-owner", call)
-        return await self._service.changes.become_primary_owner(vm.ip, call.identity)
+        permit = permit_of(self._service, "vm.become-primary-owner", call)
+        return await self._service.changes.become_primary_owner(permit, call.identity)
 
     async def acknowledge(self, call: Call[None, None]) -> VM:
-        return await self._service.acknowledgements.take(owned(self._service, "vm.acknowledge", call).ip)
+        return await self._service.acknowledgements.take(permit_of(self._service, "vm.acknowledge", call))

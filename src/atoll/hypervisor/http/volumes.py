@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from atoll.api import volumes
 from atoll.api.route import Bound, Call, Content, Done, bind, bind_stream, bind_upload
 from atoll.api.volumes import AddVolume, ChangeVolume, UploadVolume, VolumeOrder, VolumeStep
-from atoll.hypervisor.http.calls import owned, volume
+from atoll.hypervisor.http.calls import permit_of, volume
 from atoll.hypervisor.service import Hypervisor
 from atoll.model.vm import VM
 
@@ -27,18 +27,18 @@ class VolumeHandlers:
         )
 
     def add(self, call: Call[AddVolume, None]) -> AsyncIterator[VolumeStep | Done[VM]]:
-        return self._volumes.add(owned(self._service, "volume.add", call).ip, call.body)
+        return self._volumes.add(permit_of(self._service, "volume.add", call), call.body)
 
     async def upload(self, call: Call[None, UploadVolume], content: Content) -> VM:
-        vm = owned(self._service, "volume.upload", call)
-        return await self._volumes.upload(vm.ip, volume(call), call.query, content)
+        permit = permit_of(self._service, "volume.upload", call)
+        return await self._volumes.upload(permit, volume(call), call.query, content)
 
     def change(self, call: Call[ChangeVolume, None]) -> AsyncIterator[VolumeStep | Done[VM]]:
-        vm = owned(self._service, "volume.change", call)
-        return self._volumes.change(vm.ip, volume(call), call.body)
+        permit = permit_of(self._service, "volume.change", call)
+        return self._volumes.change(permit, volume(call), call.body)
 
     async def reorder(self, call: Call[VolumeOrder, None]) -> VM:
-        return await self._volumes.reorder(owned(self._service, "volume.reorder", call).ip, call.body.names)
+        return await self._volumes.reorder(permit_of(self._service, "volume.reorder", call), call.body.names)
 
     async def delete(self, call: Call[None, None]) -> VM:
-        return await self._volumes.delete(owned(self._service, "volume.delete", call).ip, volume(call))
+        return await self._volumes.delete(permit_of(self._service, "volume.delete", call), volume(call))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from atoll.hypervisor.vms.inventory import Inventory
+from atoll.hypervisor.vms.permits import Permit
 from atoll.model.vm import VM
 from atoll.system import clock
 
@@ -28,9 +29,9 @@ class Acknowledgements:
         if self._vms.holds(vm) and self._vms.record(vm).acknowledge_by is not None:
             await self._vms.update(vm, acknowledge_by=self.due())
 
-    async def take(self, reference: str) -> VM:
+    async def take(self, permit: Permit) -> VM:
         """It stays. Acknowledged already is a success."""
-        vm = self._vms.show(reference)
+        vm = self._vms.permitted(permit)
         if self._vms.record(vm).acknowledge_by is None:
             return vm
         return await self._vms.update(vm, acknowledge_by=None)

@@ -19,6 +19,7 @@ from msgspec import UNSET, structs
 from atoll.api.changes import ChangeVm
 from atoll.errors import Conflict, Denied, Invalid
 from atoll.hypervisor.vms.creation import check_expiry, check_hardware, check_memory, check_screen
+from atoll.hypervisor.vms.permits import Permit
 from atoll.hypervisor.vms.room import Room
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.identity.access import check_subnet
@@ -73,9 +74,9 @@ class Changes:
         self._bench = bench
         self._vms = bench.vms
 
-    async def change(self, reference: str, change: ChangeVm, identity: Identity) -> VM:
+    async def change(self, permit: Permit, change: ChangeVm, identity: Identity) -> VM:
         """All of it, or nothing."""
-        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+        async with self._vms.alone_with(permit) as vm:
             if change.memory_mib is not UNSET:
                 check_memory(change.memory_mib, self._bench.machines.image(vm))
             if vm.state is VmState.RUNNING and vm.driver in self._bench.machines.memory_kinds():
@@ -111,9 +112,9 @@ class Changes:
             return await self._take(vm, new)
         return await self._vms.move(vm, new, self._carry)
 
-    async def become_primary_owner(self, reference: str, identity: Identity) -> VM:
+    async def become_primary_owner(self, permit: Permit, identity: Identity) -> VM:
         """The caller comes first of its owners."""
-        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+        async with self._vms.alone_with(permit) as vm:
             owners = with_primary(vm.owner_users, identity.user)
             return await self._take(vm, structs.replace(vm, owner_users=owners))
 

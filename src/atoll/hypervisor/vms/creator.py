@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from functools import partial
 
 from msgspec import Struct, structs
@@ -50,10 +50,12 @@ class Creator:
         self._pool = pool
         self._acknowledgements = acknowledgements
 
-    async def create(self, request: CreateVm, identity: Identity) -> AsyncIterator[Progress | Done[VM]]:
+    async def create(
+        self, request: CreateVm, identity: Identity
+    ) -> AsyncGenerator[Progress | Done[VM], None]:
         """Make and start a VM; undone as a whole unless it got as far as running."""
         began = clock.monotonic()
-        found = await self._made_or_image(request)
+        found = await self._made_or_image(request, identity)
         if isinstance(found, VM):
             check_owner(identity, "vm.create", found, self._bench.operators())
             await self._acknowledgements.expect(found)
@@ -115,23 +117,23 @@ class Creator:
             await self._vms.update(vm, state=VmState.DESTROYING, want=Want.GONE, reason=error.brief)
             raise
 
-    async def _made_or_image(self, request: CreateVm) -> VM | Image:
+    async def _made_or_image(self, request: CreateVm, identity: Identity) -> VM | Image:
         """The VM that an earlier call made; else what to make one of, which is there until the next pause."""
         spec, supplies = request.spec, self._bench.machines.supplies
-        while (known := await self._made_by(request.request_id)) is None:
+        while (known := await self._made_by(identity.user, request.request_id)) is None:
             self._bench.holdings.check_not_drained("creating a VM")
             if (image := supplies.ready(spec.image, spec.driver)) is not None:
                 return image
             await supplies.prepare(spec.image, spec.driver)
         return known
 
-    async def _made_by(self, request_id: str | None) -> VM | None:
-        """The VM that an earlier call with this id made. One that is under way is waited for."""
-        if request_id is None or (record := self._vms.find_by_request(request_id)) is None:
+    async def _made_by(self, user: str, request_id: str | None) -> VM | None:
+        """The VM that an earlier call of this user with this id made. One that is under way is waited for."""
+        if request_id is None or (record := self._vms.find_by_request(user, request_id)) is None:
             return None
         if not record.committed:
             async with self._vms.lock(record.vm):
-                record = self._vms.find_by_request(request_id)
+                record = self._vms.find_by_request(user, request_id)
         return record.vm if record is not None and record.committed else None
 
     def _claim(self, request: CreateVm, identity: Identity, image: Image) -> Claim:
@@ -158,7 +160,8 @@ class Creator:
         if not fits:  # its address was taken from the node meanwhile
             vm = structs.replace(vm, instance_id=instance_id)
         boot_id, ids = self._bench.facts.boot_id, self._bench.machines.take_ids(vm)
-        self._vms.claim(Record(vm, Want.RUNNING, committed=False, boot_id=boot_id, ids=ids))
+        record = Record(vm, Want.RUNNING, committed=False, boot_id=boot_id, ids=ids)
+        self._vms.claim(structs.replace(record, requested_by=identity.user))
         if member is not None and fits:
             self._pool.hand_over(member)
             member = None

@@ -43,6 +43,8 @@ class Follower:
         until = self._clock() + wait.timeout_s
         with self._probing(vm, wait.wait_for):
             while True:
+                # The next VM at its address has stages of its own.
+                self._current(vm)
                 stages = self._board.stages(vm.ip)
                 for stage in sorted(stages.keys() - shown, key=stages.__getitem__):
                     shown.add(stage)

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 from msgspec import structs
 
 from atoll.errors import AtollError, Conflict, NotFound
+from atoll.hypervisor.vms.permits import Permit
 from atoll.hypervisor.vms.records import Record, Records, moved
 from atoll.model.event import EventKind
 from atoll.model.lifecycle import DOWN
@@ -128,18 +129,26 @@ class Inventory:
         key = self._ports.get((subnet, mark))
         return None if key is None else (self._vms[key[0]].vm, key[1])
 
-    def find_by_request(self, request_id: str) -> Record | None:
-        return next((record for record in self._vms.values() if record.vm.request_id == request_id), None)
+    def find_by_request(self, user: str, request_id: str) -> Record | None:
+        """What this user asked for with this id; ids of others are others."""
+        return next((one for one in self._vms.values() if one.is_of_request(user, request_id)), None)
 
     def lock(self, vm: VM) -> asyncio.Lock:
         """One thing at a time is done to a VM."""
         return self._locks.setdefault(vm.instance_id, asyncio.Lock())
 
     @contextlib.asynccontextmanager
-    async def alone_with(self, vm: VM) -> AsyncIterator[VM]:
-        """The VM as it is when all that was under way with it is done; NotFound if it has gone."""
-        async with self.lock(vm):
-            yield self.current(vm)
+    async def alone_with(self, permit: Permit) -> AsyncIterator[VM]:
+        """The VM as it is when all that was under way with it is done; NotFound if it has gone, Denied if whoever
+        has the permit has lost it meanwhile."""
+        async with self.lock(permit.vm):
+            yield self.permitted(permit)
+
+    def permitted(self, permit: Permit) -> VM:
+        """The VM of a permit as it is now; NotFound or Denied where that ended."""
+        vm = self.current(permit.vm)
+        permit.check(vm)
+        return vm
 
     def claim(self, record: Record) -> None:
         """From here on the address is this VM's. Not on disk yet: `update` or `save` does that."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from atoll.api.hypervisor import Progress, Wait
 from atoll.api.route import Done
 from atoll.errors import AtollError, Conflict
 from atoll.hypervisor.vms.awaited_exits import AwaitedExits
+from atoll.hypervisor.vms.permits import Permit
 from atoll.hypervisor.vms.stages import Stages
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.model.lifecycle import Action, begin, check_not_protected
@@ -39,9 +40,9 @@ class Life:
 
     # --- for callers
 
-    async def start(self, reference: str, wait: Wait) -> AsyncIterator[Progress | Done[VM]]:
+    async def start(self, permit: Permit, wait: Wait) -> AsyncGenerator[Progress | Done[VM], None]:
         """Start a VM that is down. One that runs already is a success."""
-        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+        async with self._vms.alone_with(permit) as vm:
             was_down = begin(Action.START, vm.name, vm.state) is not None
             if was_down:
                 self._bench.holdings.check_not_drained(f"starting VM {vm.name}")
@@ -53,9 +54,9 @@ class Life:
             async for line in lines:
                 yield line
 
-    async def stop(self, reference: str, grace_s: float) -> VM:
+    async def stop(self, permit: Permit, grace_s: float) -> VM:
         """Ask the guest to power down, then end it. One that is down already is a success."""
-        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+        async with self._vms.alone_with(permit) as vm:
             if begin(Action.STOP, vm.name, vm.state) is None:
                 if self._vms.record(vm).want is not Want.RUNNING:
                     return vm
@@ -63,9 +64,9 @@ class Life:
                 return await self._vms.update(vm, want=Want.STOPPED, restart_at=None)
             return await self._stop(vm, grace_s)
 
-    async def reboot(self, reference: str, wait: Wait) -> AsyncIterator[Progress | Done[VM]]:
+    async def reboot(self, permit: Permit, wait: Wait) -> AsyncGenerator[Progress | Done[VM], None]:
         """Shut the guest down and start it again."""
-        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+        async with self._vms.alone_with(permit) as vm:
             begin(Action.REBOOT, vm.name, vm.state)
             self._bench.holdings.check_not_drained(f"starting VM {vm.name} again")
             await self._stop(vm, GRACE_S)
@@ -74,12 +75,12 @@ class Life:
             async for line in lines:
                 yield line
 
-    async def destroy(self, reference: str) -> None:
+    async def destroy(self, permit: Permit) -> None:
         """End it and remove all that is its own. One that goes while we wait for our turn is a success."""
-        vm = self._vms.show(reference)
+        vm = permit.vm
         async with self._vms.lock(vm):
             if self._vms.holds(vm):
-                check_not_protected(self._vms.current(vm))
+                check_not_protected(self._vms.permitted(permit))
                 await self.finish_destroy(vm)
 
     # --- for policies, and for those above

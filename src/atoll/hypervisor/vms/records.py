@@ -71,6 +71,15 @@ class Record(Struct, frozen=True):
     ids: Ids | None = None
     """The users and groups of the host that are its own. None: an agent wrote it that did not give any."""
 
+    requested_by: str = ""
+    """The user who asked for it: request ids are theirs. Empty: an agent wrote it that did not note that."""
+
+    def is_of_request(self, user: str, request_id: str) -> bool:
+        """Whether it was made by a request of this user with this id."""
+        if self.vm.request_id != request_id:
+            return False
+        return self.requested_by == user if self.requested_by else user in self.vm.owner_users
+
     @property
     def vms(self) -> tuple[VM, ...]:
         """What it is, and what it is on its way to be."""

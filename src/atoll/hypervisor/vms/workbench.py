@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 from msgspec import Struct
@@ -40,6 +41,15 @@ class VolumeStores(Protocol):
         ...
 
 
+@lru_cache(maxsize=4)
+def _joined(named: Operators, users: tuple[str, ...], groups: tuple[str, ...]) -> Operators:
+    """Asked for every call, and changes about never."""
+    return Operators(
+        users=tuple(dict.fromkeys((*named.users, *users))),
+        groups=tuple(dict.fromkeys((*named.groups, *groups))),
+    )
+
+
 class Workbench(Struct, frozen=True):
     """The parts of one node."""
 
@@ -55,11 +65,8 @@ class Workbench(Struct, frozen=True):
 
     def operators(self) -> Operators:
         """Those that the node's configuration names, and those that it was given as owners."""
-        named, given = self.facts.operators, self.holdings.given
-        return Operators(
-            users=tuple(dict.fromkeys((*named.users, *given.owner_users))),
-            groups=tuple(dict.fromkeys((*named.groups, *given.owner_groups))),
-        )
+        given = self.holdings.given
+        return _joined(self.facts.operators, given.owner_users, given.owner_groups)
 
     def room(self) -> Room:
         """What the node has at this moment."""

@@ -110,10 +110,14 @@ class Stores:
                     await disks.make_ext4(raw)
                     await disks.convert(raw, "raw", part, "qcow2")
 
+    @contextlib.asynccontextmanager
     async def receive(
         self, ip: str, volume: Volume, chunks: AsyncIterator[bytes], sha256: str, uid: int
-    ) -> FileSystem:
-        """A volume with this content; Invalid if it is another. The file system that is on it, where that is known."""
+    ) -> AsyncIterator[FileSystem]:
+        """A volume with this content; Invalid if it is another. The file system that is on it, where that is known.
+
+        In the block it is whole, and beside its place: it takes that when the block ends well, and is gone otherwise.
+        """
         path = await aside.run(self._room_for, ip, volume)
         most = volume.size_mib << 20
         if volume.format is VolumeFormat.QCOW2:
@@ -122,9 +126,10 @@ class Stores:
             await _receive(part, chunks, sha256, most)
             if volume.format is VolumeFormat.QCOW2:
                 await disks.grow_qcow2(part, volume.size_mib)
-                return FileSystem.NONE
+                yield FileSystem.NONE
+                return
             await disks.set_size(part, volume.size_mib)
-            return FileSystem.NONE if await aside.run(disks.ext_at, part) is None else FileSystem.EXT4
+            yield FileSystem.NONE if await aside.run(disks.ext_at, part) is None else FileSystem.EXT4
 
     async def grow(self, ip: str, volume: Volume, size_mib: int, uid: int) -> None:
         """The disk, and the ext4 file system on it. So large already is success."""

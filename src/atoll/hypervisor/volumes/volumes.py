@@ -9,6 +9,7 @@ Effects: through inventory, machines and stores. Where volumes go is decided in 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Collection
 
 from msgspec import UNSET, structs
@@ -19,6 +20,7 @@ from atoll.drivers.machine.base import CanHotplug
 from atoll.errors import Conflict, Invalid, NotFound
 from atoll.hypervisor.vms.changes import running_as, with_pending, with_volumes
 from atoll.hypervisor.vms.creation import check_disks
+from atoll.hypervisor.vms.permits import Permit
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.model.lifecycle import DOWN, Action, begin
@@ -48,10 +50,10 @@ class Volumes:
         self._stores = stores
         self._room = bench.room
 
-    async def add(self, reference: str, request: AddVolume) -> Lines:
+    async def add(self, permit: Permit, request: AddVolume) -> Lines:
         """A new volume. One just like it under its name is a success."""
         began = clock.monotonic()
-        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+        async with self._vms.alone_with(permit) as vm:
             if _just_like(vm, request.volume):
                 yield Done(vm)
                 return
@@ -70,11 +72,11 @@ class Volumes:
             steps.step("volume.finished")
             yield Done(await self._attach(vm, volume.name) if request.attach else vm)
 
-    async def upload(self, reference: str, name: str, request: UploadVolume, content: Content) -> VM:
+    async def upload(self, permit: Permit, name: str, request: UploadVolume, content: Content) -> VM:
         """A new volume with this content."""
         check_volume_name(name)
         size_mib, chunks = await _measured(request, content)
-        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+        async with self._vms.alone_with(permit) as vm:
             spec = VolumeSpec(
                 size_mib, name, request.format, store=request.store, interface=request.interface
             )
@@ -84,11 +86,14 @@ class Volumes:
             except BaseException:
                 await aside.whole(self._unclaim(vm, volume))
                 raise
-        # Nobody has to wait for a slow sender: the VM is let go of meanwhile, and may be gone afterwards.
+        # Nobody has to wait for a slow sender: the VM is let go of meanwhile. Afterwards it may be gone, or no longer
+        # the sender's.
         try:
-            fs = await self._stores.receive(vm.ip, volume, chunks, request.sha256, self._machines.uid(vm))
-            async with self._vms.alone_with(vm) as vm:
-                find(vm.volumes, name, vm.name)
+            async with contextlib.AsyncExitStack() as turn:
+                uid = self._machines.uid(vm)
+                async with self._stores.receive(vm.ip, volume, chunks, request.sha256, uid) as fs:
+                    vm = await turn.enter_async_context(self._vms.alone_with(permit))
+                    find(vm.volumes, name, vm.name)
                 vm = await self._finish(vm, structs.replace(volume, made=True, fs=fs))
                 return await self._attach(vm, name) if request.attach else vm
         except BaseException:
@@ -96,10 +101,10 @@ class Volumes:
                 await aside.whole(self._unclaim(vm, volume))
             raise
 
-    async def change(self, reference: str, name: str, change: ChangeVolume) -> Lines:
+    async def change(self, permit: Permit, name: str, change: ChangeVolume) -> Lines:
         """Taken from the guest first, given to it last."""
         began = clock.monotonic()
-        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+        async with self._vms.alone_with(permit) as vm:
             find(vm.volumes, name, vm.name)
             if change.attached is False:
                 vm = await self._detach(vm, name)
@@ -115,13 +120,13 @@ class Volumes:
                 yield VolumeStep("attached", clock.monotonic() - began)
             yield Done(vm)
 
-    async def reorder(self, reference: str, names: tuple[str, ...]) -> VM:
-        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+    async def reorder(self, permit: Permit, names: tuple[str, ...]) -> VM:
+        async with self._vms.alone_with(permit) as vm:
             return await self._set(vm, reordered(vm.volumes, names, vm.name))
 
-    async def delete(self, reference: str, name: str) -> VM:
+    async def delete(self, permit: Permit, name: str) -> VM:
         """Gone is a success."""
-        async with self._vms.alone_with(self._vms.show(reference)) as vm:
+        async with self._vms.alone_with(permit) as vm:
             try:
                 volume = find(vm.volumes, name, vm.name)
             except NotFound:

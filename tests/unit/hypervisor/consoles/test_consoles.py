@@ -14,8 +14,9 @@ from atoll.hypervisor.consoles import consoles
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.consoles.consoles import Consoles
 from atoll.hypervisor.consoles.keyboard import Seat
+from samples import a_vm
 
-IP = "10.1.0.5"
+VM = a_vm()
 
 
 class Guest:
@@ -112,7 +113,7 @@ def attach(guest: Guest) -> Attach:
     node = Consoles(BootLogs(lambda ip: guest.log.parent))
 
     async def attach(person: Person, **how: bool) -> asyncio.Task[None]:
-        task = asyncio.create_task(node.attach(IP, guest.connect, person.seat, person, **how))
+        task = asyncio.create_task(node.attach(VM, guest.connect, lambda: None, person.seat, person, **how))
         await settle()
         return task
 

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from atoll.errors import HostFailure, NotFound
 from atoll.hypervisor.vms.inventory import Inventory
+from atoll.hypervisor.vms.permits import Permit
 from atoll.hypervisor.vms.records import Record, Records
 from atoll.model.event import EventKind
 from atoll.model.network import mac_for
@@ -28,6 +29,10 @@ def vm(instance_id: str = "i-1", name: str = "web", ip: str = IP) -> VM:
         instance_id=instance_id,
         request_id=f"r-{instance_id}",
     )
+
+
+def anybody(one: VM) -> Permit:
+    return Permit(one, lambda vm: None)
 
 
 class Told(list[tuple[EventKind, str]]):
@@ -79,7 +84,7 @@ async def test_a_vm_is_found_by_everything_it_is_known_by(inventory: Inventory):
     one = await claimed(inventory)
     assert inventory.show("web") is inventory.show(IP) is one
     assert inventory.find_port("lan", one.mac) == (one, 0)
-    assert inventory.find_by_request("r-i-1").vm is one
+    assert inventory.find_by_request("ann", "r-i-1").vm is one
     with pytest.raises(NotFound, match="VM 'db': there is none on n1"):
         inventory.show("db")
 
@@ -178,7 +183,7 @@ async def test_one_who_waits_for_a_vm_that_goes_is_not_given_the_next_one(invent
     old = await claimed(inventory)
 
     async def wait() -> VM:
-        async with inventory.alone_with(old) as found:
+        async with inventory.alone_with(anybody(old)) as found:
             return found
 
     async with inventory.lock(old):
@@ -193,7 +198,7 @@ async def test_one_who_waits_for_a_vm_that_goes_is_not_given_the_next_one(invent
 async def test_one_who_waits_gets_the_vm_as_it_is_then(inventory: Inventory):
     one = await claimed(inventory)
     async with inventory.lock(one):
-        waiting = asyncio.create_task(inventory.alone_with(one).__aenter__())
+        waiting = asyncio.create_task(inventory.alone_with(anybody(one)).__aenter__())
         await asyncio.sleep(0)
         await inventory.update(one, state=VmState.RUNNING)
     assert (await waiting).state is VmState.RUNNING
@@ -272,3 +277,21 @@ async def test_the_same_address_in_two_subnets_is_two_ports(inventory: Inventory
     await inventory.forget(other)
     assert inventory.find_port("lan", IP) == (one, 0)
     assert inventory.find_port("tenant", IP) is None
+
+
+@pytest.mark.parametrize(
+    ("requested_by", "user", "found"),
+    [
+        ("ann", "ann", True),
+        ("ann", "bob", False),
+        ("bob", "ann", False),
+        ("", "ann", True),
+        ("", "bob", False),
+    ],
+)
+def test_a_request_id_is_known_to_who_asked_or_where_that_was_not_noted_to_owners(
+    requested_by: str, user: str, found: bool
+):
+    record = Record(vm(), Want.RUNNING, True, "b", requested_by=requested_by)
+    assert record.is_of_request(user, "r-i-1") is found
+    assert not record.is_of_request(user, "r-2")
