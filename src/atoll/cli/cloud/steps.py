@@ -27,14 +27,16 @@ from atoll.images.store import ImageStore
 from atoll.model.network import METADATA_IP
 from atoll.serving.hooks import config as hooks_config
 from atoll.system import cgroups, clock, files, host
+from atoll.system.directory_lock import mutex
 from atoll.system.ids import Register
 from atoll.system.links import Links
-from atoll.system.mutex import mutex
 from atoll.system.owners import find_owner
 
 ADMIN = "admin"
 ADMIN_LIFETIME = timedelta(days=7)
 SERVER_LIFETIME = timedelta(days=30)
+UP_LOCK = Path("/run/atoll-up.lock")
+"""Held while a new cloud chooses addresses that nobody on this host uses."""
 MAX_HOOKS = 1 << 16
 TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "nft": "nftables", "setpriv": "util-linux"}
 
@@ -142,7 +144,7 @@ def load(paths: Paths) -> Cloud:
 
 
 def _identify(paths: Paths, subnet: str | None, nat: bool | None, ipv6: bool | None) -> Cloud:
-    with mutex("atoll-up"):
+    with mutex(UP_LOCK):
         if paths.cloud.exists():
             cloud = load(paths)
             if subnet is not None and subnet != cloud.subnet.cidr:
