@@ -88,7 +88,7 @@ def build(store: ImageStore, cache: Path, progress: Progress) -> Image:
         )
 
 
-def _make(workshop: Path, package: Path) -> None:
+def _make(workshop: Path, package: packages.Package) -> None:
     agent = _compile(workshop)
     kernel_image, modules = _kernel_files(packages.unpack(package, workshop), package.name)
     applets = processes.run_blocking([str(BUSYBOX), "--list"]).stdout.decode().split()
