@@ -42,7 +42,7 @@ from atoll.hypervisor.vms.records import Records
 from atoll.hypervisor.vms.recovery import recover, relaunch_all
 from atoll.hypervisor.vms.room import NodeFacts
 from atoll.hypervisor.vms.workbench import Workbench
-from atoll.hypervisor.volumes.stores import Stores
+from atoll.hypervisor.volumes.stores import Stores, check_not_lost
 from atoll.identity.access import Operators
 from atoll.identity.brokers import HttpsBroker
 from atoll.identity.issuers import AuthorityIssuer, HttpsIssuer, RoleIssuer
@@ -89,6 +89,8 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     writer = Writer()
     stack.push_async_callback(writer.close)
     records, images = Records(config.state, writer), ImageStore(config.images)
+    places = config.stores or {"default": config.state / "volumes"}
+    check_not_lost(config.state, places.values(), config.cgroup)
     records.prepare()
     owner = owner_of(config.state)
     service: Hypervisor
@@ -106,7 +108,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     await asyncio.to_thread(
         holds.prepare, images_of(record.vm for record in loaded.values()), complete=not records.unreadable
     )
-    stores = Stores(config.stores or {"default": config.state / "volumes"}, config.disk_reserve_mib)
+    stores = Stores(places, owner, config.disk_reserve_mib)
     stores.prepare(loaded, records.unreadable, records.carried)
     vms = Inventory(config.name, records, loaded)
     control = ControlPort(config.port)
@@ -132,7 +134,9 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         config.cgroup,
         lambda: service.pool.wake(),
     )
-    place = MachinePlace(config.cgroup, records.directory, holdings.subnet_of, stores.path)
+    place = MachinePlace(
+        config.cgroup, records.directory, holdings.subnet_of, stores.path, stores.check_usable
+    )
     machines = Machines(supplies, network, place, templates)
     facts = NodeFacts(
         name=config.name,
@@ -173,6 +177,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     background.keep("reading revocation lists", tls.keep_revocations)
     background.keep("watching the loop", health.watch)
     background.finish("emptying the trash", records.empty_trash)
+    background.keep("keeping what is no VM's in stores for its time", stores.tend)
     background.finish("starting VMs after a reboot of the host", lambda: relaunch_all(service.life, bench))
     background.keep("keeping boot logs small", lambda: logs.keep_small(lambda: [vm.ip for vm in vms.list()]))
     await templates.prepare()
