@@ -72,7 +72,7 @@ async def ours(directory: Path) -> web.Application:
     machines = Machines(supplies, network, MachinePlace("none", records.directory, holdings.subnet_of))
     drivers = tuple(kinds.described.values())
     facts = NodeFacts("bench", "127.0.0.1", "", Capacity(1 << 20, 1 << 20, 1 << 20), operators, drivers)
-    stores = Stores({})
+    stores = Stores({}, owner)
     bench = Workbench(facts, records, vms, holdings, machines, network, images, stores, background)
     service = Hypervisor(bench, signals, Options(stores))
     add_image(images, directory)

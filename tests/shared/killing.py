@@ -75,7 +75,7 @@ class Disk:
 
 
 def _copy(source: Path, target: Path) -> None:
-    target.mkdir(parents=True)
+    target.mkdir(source.stat().st_mode & 0o777, parents=True)
     for path in list(source.iterdir()):
         try:
             if path.is_dir():

@@ -381,7 +381,16 @@ def _columns(columns: tuple[Column[T], ...], style: Style[Node]) -> list[Column[
 
 
 def _stores(node: Node) -> str:
-    return joined(f"{one.name} {_of(show_mib(one.free_mib), show_mib(one.total_mib))}" for one in node.stores)
+    return joined(
+        f"{one.name} is not used: {one.problem}"
+        if one.problem
+        else f"{one.name} {_of(show_mib(one.free_mib), show_mib(one.total_mib))}"
+        for one in node.stores
+    )
+
+
+def _unclaimed(node: Node) -> str:
+    return joined(f"{one.name} in {one.store} until {one.until:%Y-%m-%d}" for one in node.unclaimed)
 
 
 def _of(free: str, total: str) -> str:
@@ -398,6 +407,7 @@ NODE_VIEW: View[Node] = View(
         Column("memory", lambda node: _of(show_mib(node.free.memory_mib), show_mib(node.total.memory_mib))),
         Column("disk", lambda node: _of(show_mib(node.free.disk_mib), show_mib(node.total.disk_mib))),
         Column("stores", _stores),
+        Column("unclaimed", _unclaimed),
         Column("drained", lambda node: "yes" if node.drained else "no"),
         Column("vms", lambda node: joined(f"{count} {state}" for state, count in node.vms.items())),
         Column("templates", lambda node: str(node.templates)),

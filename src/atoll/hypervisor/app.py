@@ -45,7 +45,7 @@ from atoll.hypervisor.vms.records import Records
 from atoll.hypervisor.vms.recovery import recover, relaunch_all
 from atoll.hypervisor.vms.room import NodeFacts
 from atoll.hypervisor.vms.workbench import Workbench
-from atoll.hypervisor.volumes.stores import Stores
+from atoll.hypervisor.volumes.stores import Stores, check_not_lost
 from atoll.identity.access import Operators
 from atoll.identity.brokers import HttpsBroker
 from atoll.identity.issuers import AuthorityIssuer, HttpsIssuer, RoleIssuer
@@ -94,6 +94,8 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     writer = Writer()
     stack.push_async_callback(writer.close)
     records, images = Records(config.state, writer), ImageStore(config.images)
+    places = config.stores or {"default": config.state / "volumes"}
+    check_not_lost(config.state, places.values(), config.cgroup)
     records.prepare()
     owner = owner_of(config.state)
     service: Hypervisor
@@ -111,7 +113,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     await asyncio.to_thread(
         holds.prepare, images_of(record.vm for record in loaded.values()), complete=not records.unreadable
     )
-    stores = Stores(config.stores or {"default": config.state / "volumes"}, config.disk_reserve_mib)
+    stores = Stores(places, owner, config.disk_reserve_mib)
     stores.prepare(loaded, records.unreadable, records.carried)
     vms = Inventory(config.name, records, loaded)
     control = ControlPort(config.port, config.listen)
@@ -137,7 +139,9 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         config.cgroup,
         lambda: service.pool.wake(),
     )
-    place = MachinePlace(config.cgroup, records.directory, holdings.subnet_of, stores.path)
+    place = MachinePlace(
+        config.cgroup, records.directory, holdings.subnet_of, stores.path, stores.check_usable
+    )
     machines = Machines(supplies, network, place, templates)
     facts = NodeFacts(
         name=config.name,
@@ -188,6 +192,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     background.keep("watching the loop", health.watch)
     background.keep("writing what the audit log counts", audit.keep)
     background.finish("emptying the trash", records.empty_trash)
+    background.keep("keeping what is no VM's in stores for its time", stores.tend)
     background.finish("starting VMs after a reboot of the host", lambda: relaunch_all(service.life, bench))
     background.keep("keeping boot logs small", lambda: logs.keep_small(lambda: [vm.ip for vm in vms.list()]))
     await templates.prepare()

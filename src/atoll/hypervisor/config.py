@@ -121,7 +121,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """Which callers are VMs in a role, of this node or another, and which of them may create VMs here."""
     overcommit: Overcommit = Overcommit()
     stores: dict[str, Path] = {}
-    """Directories for volumes, by name; none: one of its own, called default."""
+    """Directories for volumes, by name, each of them this node's alone; none: one of its own, called default."""
     bridges: dict[str, str] = {}
     """Bridges that the agent makes over physical ports: name = port. A subnet names the bridge that it is on."""
     guests_reach: tuple[str, ...] = ()

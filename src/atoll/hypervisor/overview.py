@@ -63,6 +63,7 @@ class Overview:
             overcommit=facts.overcommit,
             templates=self._pool.templates,
             pooled=self._pool.waiting,
+            unclaimed=self._bench.stores.unclaimed,
         )
 
     def _current(self) -> _Sums:

@@ -18,7 +18,7 @@ from atoll.images import cpio, elf, kernel, packages, tar
 from atoll.images.store import ImageStore
 from atoll.model.image import DirectBoot, Image
 from atoll.system import files, host, processes
-from atoll.system.mutex import mutex
+from atoll.system.directory_lock import alone_in
 
 NAME = "appliance"
 BUILDER_VERSION = 4
@@ -89,7 +89,7 @@ def build(store: ImageStore, cache: Path, progress: Progress) -> Image:
         )
 
 
-def _make(workshop: Path, package: Path) -> None:
+def _make(workshop: Path, package: packages.Package) -> None:
     agent = _compile(workshop)
     kernel_image, modules = _kernel_files(packages.unpack(package, workshop), package.name)
     applets = processes.run_blocking([str(BUSYBOX), "--list"]).stdout.decode().split()
@@ -173,10 +173,10 @@ def _workshop(cache: Path) -> Iterator[Path]:
     """A directory for one builder at a time, empty at first and gone afterwards."""
     directory = cache / ".workshop"
     files.make_dirs(cache, 0o755)
-    with mutex(f"atoll-build-{hashlib.sha256(str(cache).encode()).hexdigest()[:32]}", BUILD_TIMEOUT_S):
-        files.remove_tree(directory)  # a builder that was killed left it
+    with alone_in(directory, BUILD_TIMEOUT_S):
+        for left in directory.iterdir():
+            files.remove_tree(left)  # by a builder that was killed
         try:
-            files.make_dirs(directory)
             yield directory
         finally:
             files.remove_tree(directory)

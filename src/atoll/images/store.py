@@ -4,6 +4,7 @@
     <root>/<name>/<digest>/<file>          the files of it, or of one before it; never changed
     <root>/<name>/<digest>.json            what that one is
     <root>/<name>/<digest>.held/<mark>     an agent whose machines need that one
+    <root>/.lock/                          held by whoever changes something; others can open the root, so it is no lock
 
 Adding an image removes none: a VM runs the one that it was made of for as long as it lives. Agents hold what their
 machines need, and remove what nobody holds. Several agents may share a store.
@@ -33,6 +34,7 @@ DIGEST_PATTERN = r"[0-9a-f]{64}"
 _RECORD = "image.json"
 _OWN_RECORD = ".json"
 _HELD = ".held"
+_LOCK = ".lock"
 _RECORD_LIMIT = 1024 * 1024
 _OWNER_LIMIT = 8192
 _log = logging.getLogger(__name__)
@@ -129,7 +131,7 @@ class ImageStore:
         )
         image = structs.replace(image, digest=digest_of(content, image))
         sizes = {file: len(data) for file, data in content.items()}
-        with alone_in(self.root, 0o755):
+        with self._alone():
             durable.make_dirs(self.root / name, 0o755)
             self._clear(name)
             self._keep_last(name)
@@ -167,7 +169,7 @@ class ImageStore:
 
     def hold(self, name: str, digest: str, owner: Owner) -> None:
         """Nobody removes this one until its owner lets go of it, or is gone. NotFound when it is gone already."""
-        with alone_in(self.root, 0o755):
+        with self._alone():
             self.get_digest(name, digest)
             held = self.root / name / f"{digest}{_HELD}"
             if not (held / owner.mark).exists():
@@ -180,7 +182,7 @@ class ImageStore:
 
         What an image is now stays, held or not.
         """
-        with alone_in(self.root, 0o755):
+        with self._alone():
             for name in self._names():
                 self._clear(name)
                 for digest in sorted(self._digests(name)):
@@ -189,6 +191,12 @@ class ImageStore:
                         steps.step("image.let-go")
                         if not self._is_needed(name, digest):
                             self._remove(name, digest)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        durable.make_dirs(self.root, 0o755)
+        with alone_in(self.root / _LOCK):
+            yield
 
     def _is_needed(self, name: str, digest: str) -> bool:
         try:

@@ -67,6 +67,10 @@ def check_ip(field: str, value: str) -> str:
     return check_pattern(field, value, IP_PATTERN, "an IPv4 address such as 10.1.2.3")
 
 
+def is_ip(text: str) -> bool:
+    return re.fullmatch(IP_PATTERN, text) is not None
+
+
 def check_ip6(field: str, value: str) -> str:
     check_pattern(field, value, IP6_PATTERN, "an IPv6 address in lower case, such as fd00:1::5")
     try:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from atoll.errors import Invalid
 from atoll.model.checks import Ip
 from atoll.model.network import Address, Subnet
-from atoll.model.volume import StoreInfo
+from atoll.model.volume import StoreInfo, Unclaimed
 
 MAX_OVERCOMMIT = 64
 
@@ -84,3 +84,5 @@ class Node(Struct, frozen=True):
     """Machines of the hot pool that wait to become VMs. Their memory is not free, until a VM needs it."""
     record_format: int = 0
     """Of what the agent keeps on disk; 0: not told."""
+    unclaimed: tuple[Unclaimed, ...] = ()
+    """What was found in stores and is no VM's, as far as it is not too much to be told."""

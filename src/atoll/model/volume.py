@@ -7,6 +7,7 @@ serial number of the disk), whatever their order is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -113,6 +114,17 @@ class StoreInfo(Struct, frozen=True):
     name: str
     total_mib: int
     free_mib: int
+    problem: str = ""
+    """Why it is not used; what is in it is left alone."""
+
+
+class Unclaimed(Struct, frozen=True):
+    """Something in a store that no record names: moved out of the way, and kept for a while."""
+
+    store: str
+    name: str
+    """In `.attic` of the store."""
+    until: datetime
 
 
 def check_volume_name(name: str) -> str:

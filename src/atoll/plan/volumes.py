@@ -25,6 +25,8 @@ from atoll.model.volume import (
     named,
 )
 
+STORE_HINT = "put that right and restart the agent; see: atoll node show"
+
 
 class Space(Struct, frozen=True):
     """A store: the file system that it is on, and what VMs may use of that."""
@@ -32,6 +34,37 @@ class Space(Struct, frozen=True):
     name: str
     device: int
     total_mib: int
+    problem: str = ""
+    """Why nothing can be put there, or used that is there."""
+
+
+class StoreEvidence(Struct, frozen=True):
+    """What tells whose a store is."""
+
+    mark: str
+    """Of the agent whose own it says it is; empty: it says nothing."""
+    holder: str
+    """The state directory of that agent."""
+    named: int
+    """Volumes that the records of this node have there."""
+    found: int
+    """Those of them that are there."""
+    others: int
+    """VMs without a record here of which it holds volumes."""
+
+
+def store_problem(seen: StoreEvidence, mark: str) -> str:
+    """Why a store is not the own one of the agent with this mark; empty when it is, or can become it."""
+    if seen.mark:
+        return "" if seen.mark == mark else f"it is the store of the agent in {seen.holder}"
+    # Without a mark it is new, or of an agent that did not put any; or what should be there is not mounted.
+    if seen.found:
+        return ""
+    if seen.named:
+        return f"none of the {seen.named} volumes that belong there is in it: is its file system mounted?"
+    if seen.others:
+        return "it holds volumes of VMs that this node has no record of, and does not say whose it is"
+    return ""
 
 
 def total_mib(spaces: Iterable[Space]) -> int:
@@ -51,7 +84,12 @@ def free_by_store(spaces: Sequence[Space], volumes: Iterable[Volume]) -> dict[st
 
 def store_infos(spaces: Sequence[Space], volumes: Iterable[Volume]) -> tuple[StoreInfo, ...]:
     free = free_by_store(spaces, volumes)
-    return tuple(StoreInfo(space.name, space.total_mib, max(0, free[space.name])) for space in spaces)
+    return tuple(
+        StoreInfo(
+            space.name, space.total_mib, 0 if space.problem else max(0, free[space.name]), space.problem
+        )
+        for space in spaces
+    )
 
 
 def place(
@@ -83,8 +121,11 @@ def choose_store(size_mib: int, pinned: str | None, spaces: Sequence[Space], the
     free = free_by_store(spaces, there)
     if pinned is not None and pinned not in free:
         raise NotFound(f"store {pinned!r}: not on this node", hint=f"there are: {', '.join(free) or 'none'}")
+    problems = {space.name: space.problem for space in spaces if space.problem}
+    if pinned in problems:
+        raise Conflict(f"store {pinned!r} is not used: {problems[pinned]}", hint=STORE_HINT)
     count = Counter(volume.store for volume in there)
-    candidates = [pinned] if pinned is not None else list(free)
+    candidates = [pinned] if pinned is not None else [name for name in free if name not in problems]
     best = max(candidates, key=lambda name: (free[name], -count[name]), default=None)
     if best is None or free[best] < size_mib:
         left = ", ".join(f"{name} {show_mib(max(0, free[name]))}" for name in candidates)

@@ -2,15 +2,21 @@
 
 What is on a disk was written by a guest. The tools that read it run as the user that owns the file, the VM's own,
 and get it as an open file: a disk that takes one of them over has won nothing but itself.
+
+One at a time has a disk: a tool, or the machine whose disk it is. The open file that each of them gets is locked, and
+stays so until the last copy of it is closed: a tool that outlives the agent that started it keeps its disk until it
+ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from atoll.errors import Conflict, HostFailure, Invalid
@@ -24,10 +30,12 @@ from atoll.plan.disk_content import (
     least_blocks,
     qcow2_size_mib,
 )
-from atoll.system import aside, files, processes
+from atoll.system import aside, clock, files, pids, processes
 from atoll.system.failures import failing
 
 TIMEOUT_S = 3600.0
+BUSY_PATIENCE_S = 30.0
+_POLL_S = 0.05
 _MIB = 1 << 20
 _PART = ".part"
 
@@ -99,8 +107,7 @@ async def convert(source: Path, source_format: str, target: Path, target_format:
 
 async def copy(source: Path, target: Path) -> None:
     """The same file, holes as holes; shared with the first where the file system can."""
-    argv = ["cp", "--sparse=always", "--reflink=auto", "--no-preserve=all", "--", str(source), str(target)]
-    await processes.run(argv, timeout_s=TIMEOUT_S)
+    await _run(["cp", "--sparse=always", "--reflink=auto", "--no-preserve=all", "--"], [source, target])
 
 
 async def grow_qcow2(path: Path, size_mib: int) -> None:
@@ -171,8 +178,11 @@ async def _run(
     before: list[str], paths: list[Path], after: list[str] | None = None, *, check: bool = True
 ) -> processes.Completed:
     """A tool on files, which it gets open, as the user that owns the first of them."""
-    with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(_opened(path)) for path in paths]
+    async with contextlib.AsyncExitStack() as stack:
+        opened = []
+        for path in paths:
+            opened.append(await claim(path))
+            stack.callback(os.close, opened[-1])
         named = [f"/proc/self/fd/{descriptor}" for descriptor in opened]
         owner = os.fstat(opened[0]).st_uid if os.geteuid() == 0 else 0
         launch = processes.Launch(
@@ -185,14 +195,34 @@ async def _run(
         return await processes.launch(launch, timeout_s=TIMEOUT_S, check=check)
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
+async def claim(path: Path) -> int:
+    """Open a disk that nobody else has. It is nobody else's until this descriptor and all copies of it are closed.
+
+    Whoever has it is waited for, and after a while it is a Conflict: no tool is ended in the middle of its work.
+    """
     with failing(f"opening {path}"):
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        yield descriptor
-    finally:
+        until = clock.monotonic() + BUSY_PATIENCE_S
+        while not _lock(descriptor):
+            if clock.monotonic() > until:
+                who = ", ".join(await aside.run(pids.having_open, descriptor)) or "somebody"
+                raise Conflict(
+                    f"disk {path.name}: {who} is at work on it", hint="try again when that is done, or end it"
+                )
+            await asyncio.sleep(_POLL_S)
+    except BaseException:
         os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _start_of(path: Path, length: int) -> bytes:

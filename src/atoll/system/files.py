@@ -119,7 +119,7 @@ def make_dirs(path: Path, mode: int = 0o700) -> None:
         missing = [directory for directory in (path, *path.parents) if not directory.is_dir()]
         for directory in reversed(missing):
             with contextlib.suppress(FileExistsError):
-                directory.mkdir()
+                directory.mkdir(mode)  # never wider than that, also not for a moment
                 directory.chmod(mode)  # the umask must not take anything away
                 sync_dir(directory.parent)
         if not path.is_dir():

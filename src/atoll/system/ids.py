@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from atoll.errors import AtollError, HostFailure, NoCapacity
+from atoll.errors import AtollError, NoCapacity
 from atoll.plan.ids import LAYOUT, Block, Space, block_at, block_named
 from atoll.system import files, steps
 from atoll.system.directory_lock import alone_in
@@ -115,17 +115,8 @@ class Register:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        with alone_in(self._root) as descriptor:
-            self._check_closed(descriptor)
+        with alone_in(self._root):
             yield
-
-    def _check_closed(self, descriptor: int) -> None:
-        status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise HostFailure(
-                f"the register of user ids {self._root} can be written to by others",
-                hint=f"see who did that; then: chown root {self._root}; chmod 700 {self._root}",
-            )
 
 
 def _busy_blocks() -> frozenset[Block]:

@@ -17,16 +17,20 @@ import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from atoll.errors import HostFailure, Invalid, NotFound
+from atoll.system.directory_lock import mutex
 from atoll.system.failures import failing
 
 T = TypeVar("T")
 
 DIRECTORY = Path("/run/netns")
+_LOCK = Path("/run/atoll-netns.lock")
+_IP_PATIENCE_S = 0.5
 
 _CLONE_NEWNET = 0x40000000
 _MS_BIND = 0x1000
@@ -166,21 +170,37 @@ def _raise_loopback() -> None:
 @contextlib.contextmanager
 def _locked_directory() -> Iterator[None]:
     """The directory as `ip netns add` wants it: a shared mount, so that removals reach everybody."""
-    DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
-    descriptor = os.open(DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # ip takes the same lock. Without it two of us could mount the directory onto itself twice.
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    # Without a lock two of us could mount the directory onto itself twice.
+    with mutex(_LOCK):
+        DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
+        descriptor = os.open(DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            _mount(b"", DIRECTORY, _MS_SHARED | _MS_REC)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # EINVAL: not a mount point yet
-                raise
-            _mount(os.fsencode(DIRECTORY), DIRECTORY, _MS_BIND | _MS_REC)
-            _mount(b"", DIRECTORY, _MS_SHARED | _MS_REC)
-        yield
-    finally:
-        os.close(descriptor)
+            _wait_for_ip(descriptor)
+            _share()
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _share() -> None:
+    try:
+        _mount(b"", DIRECTORY, _MS_SHARED | _MS_REC)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # EINVAL: not a mount point yet
+            raise
+        _mount(os.fsencode(DIRECTORY), DIRECTORY, _MS_BIND | _MS_REC)
+        _mount(b"", DIRECTORY, _MS_SHARED | _MS_REC)
+
+
+def _wait_for_ip(descriptor: int) -> None:
+    """ip takes a lock that any user can take, and keep: what it is good for is not worth more than a moment."""
+    until = time.monotonic() + _IP_PATIENCE_S
+    while time.monotonic() < until:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(0.01)
 
 
 def _mount(source: bytes, target: Path, flags: int) -> None:

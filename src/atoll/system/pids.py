@@ -129,3 +129,15 @@ def _state_and_start(pid: int) -> tuple[str, int] | None:
     # The name, in parentheses, may hold blanks and parentheses of its own.
     fields = text.rpartition(")")[2].split()
     return fields[0], int(fields[19])
+
+
+def having_open(descriptor: int) -> list[str]:
+    """Other processes that have the same file open: their names with their numbers."""
+    wanted, found = os.fstat(descriptor), []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just gone
+            if int(process.name) != os.getpid() and any(
+                os.path.samestat(wanted, opened.stat()) for opened in (process / "fd").iterdir()
+            ):
+                found.append(f"{(process / 'comm').read_text().strip()} (process {process.name})")
+    return found

@@ -2,14 +2,18 @@
 
 Everything is done through open directories, so no path is too long and no link is followed. Directories deeper than
 `_LEVELS` are moved to the top of the tree first: few are open at a time, and nothing recurses without limit. What
-is mounted in the tree is not entered. What cannot be removed is left, the rest goes, and the first failure is told.
+is mounted in the tree is not entered. Files that were made immutable are made mutable first. What cannot be removed is
+left, the rest goes, and the first failure is told.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
+import stat
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +24,11 @@ _LEVELS = 16
 _PASSES = 100
 """How often a directory is gone through while somebody still puts things into it."""
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LONG = struct.calcsize("l")
+_GET_FLAGS = 0x80006601 | _LONG << 16
+_SET_FLAGS = 0x40006602 | _LONG << 16
+_PROTECTED = 0x10 | 0x20
+"""Immutable, append-only (FS_IMMUTABLE_FL, FS_APPEND_FL)."""
 _HINTS = {
     errno.EPERM: "it may be immutable or append-only: chattr -i -a on it and on its directory, then try again",
     errno.EBUSY: "unmount it first; what is mounted there was left alone",
@@ -81,9 +90,11 @@ class _Removal:
         except (IsADirectoryError, NotADirectoryError):
             return True  # it has become something else; the next pass over its directory finds it
         except OSError as error:
-            if not is_directory or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                return self._failed(parent, name, error)
-            return self._remove_full(parent, name, depth)
+            if is_directory and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return self._remove_full(parent, name, depth)
+            if error.errno == errno.EPERM and _make_mutable(parent, name):
+                return self._remove(parent, name, is_directory, depth)
+            return self._failed(parent, name, error)
         return True
 
     def _remove_full(self, parent: int, name: str, depth: int) -> bool:
@@ -97,6 +108,8 @@ class _Removal:
         except (FileNotFoundError, NotADirectoryError):
             return True
         except OSError as error:
+            if error.errno == errno.EPERM and (_make_mutable(parent, name) or _clear_flags(self._top)):
+                return self._remove_full(parent, name, depth)
             return self._failed(parent, name, error)
         try:
             if depth == 0:
@@ -146,6 +159,33 @@ class _Removal:
             )
             self._failure.__cause__ = error
         return False
+
+
+def _make_mutable(parent: int, name: str) -> bool:
+    """Take away what protects an entry, and its directory, from change; only root can. Whether there was anything."""
+    changed = _clear_flags(parent)
+    try:
+        kind = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+            return changed  # no other can be immutable, and opening it may do more than that
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+    except OSError:
+        return changed
+    try:
+        return _clear_flags(handle) or changed
+    finally:
+        os.close(handle)
+
+
+def _clear_flags(handle: int) -> bool:
+    try:
+        (flags,) = struct.unpack("l", fcntl.ioctl(handle, _GET_FLAGS, bytes(_LONG)))
+        if flags & _PROTECTED:
+            fcntl.ioctl(handle, _SET_FLAGS, struct.pack("l", flags & ~_PROTECTED))
+            return True
+    except OSError:  # a file system without such flags, or without the right to change them
+        pass
+    return False
 
 
 def _is_directory(parent: int, name: str) -> bool:

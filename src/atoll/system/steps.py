@@ -52,7 +52,14 @@ STEPS = frozenset(
         # change, also of the address
         *("change.user-data", "change.recorded", "change.shrunk", "change.grown"),
         *("move.noted", "move.carried", "move.renamed", "move.recorded"),
-        *("volume.claimed", "volume.made", "volume.finished", "volume.forgotten", "volume.removed"),
+        *(
+            "volume.claimed",
+            "volume.made",
+            "volume.finished",
+            "volume.loosened",
+            "volume.forgotten",
+            "volume.removed",
+        ),
         # what the node was given: changed, and taken away with all that serves it
         *("subnet.changed", "subnet.forgotten", "subnet.bridge-gone", "subnet.gone", "addresses.forgotten"),
         # templates and what is made of them

@@ -16,10 +16,11 @@ import msgspec
 from msgspec import Struct
 
 from atoll.system import files, steps
+from atoll.system.directory_lock import mutex
 from atoll.system.links import read_sysctl, sysctl
-from atoll.system.mutex import mutex
 
 REGISTER = Path("/run/atoll/switches.json")
+_LOCK = Path("/run/atoll-switches.lock")
 
 
 class Claim(Struct, frozen=True):
@@ -34,7 +35,7 @@ def claim(holder: str, keys: Collection[str], known: Mapping[str, str]) -> dict[
 
     `known`: what the holder knows of that from elsewhere.
     """
-    with mutex("atoll-switches"):
+    with mutex(_LOCK):
         claims = _read()
         for key in keys:
             found = claims.get(key)
@@ -48,7 +49,7 @@ def claim(holder: str, keys: Collection[str], known: Mapping[str, str]) -> dict[
 
 def set_claimed(holder: str, value: str) -> None:
     """Set what a holder has claimed."""
-    with mutex("atoll-switches"):
+    with mutex(_LOCK):
         for key, claimed in _read().items():
             if holder in claimed.holders:
                 sysctl(key, value)
@@ -57,7 +58,7 @@ def set_claimed(holder: str, value: str) -> None:
 
 def give_back(holder: str) -> None:
     """What nobody else needs is as it was before. Nothing claimed is fine."""
-    with mutex("atoll-switches"):
+    with mutex(_LOCK):
         claims = _read()
         left = _without(claims, holder, list(claims))
         steps.step("switches.back")

@@ -212,7 +212,8 @@ class Lab:
             cgroups.remove(f"atoll/{self.cloud.facts['id']}/{group}")
         for name in ("vms", "trash", "volumes"):
             for path in (self.state / name).iterdir():
-                shutil.rmtree(path)
+                if path.is_dir():
+                    shutil.rmtree(path)
         self.forget_network()
 
     def forget_network(self) -> None:

@@ -140,22 +140,48 @@ def test_a_directory_of_the_same_file_system_that_is_mounted_in_a_tree_is_left_a
     assert (tmp_path / "elsewhere" / "kept").exists()
 
 
+def protect(path: Path, attribute: str) -> None:
+    if subprocess.run(["chattr", f"+{attribute}", path]).returncode:
+        pytest.skip("this file system has no such attributes")
+
+
 @pytest.mark.parametrize("attribute", ["i", "a"])
 def test_a_file_that_may_not_be_removed_is_named_and_the_rest_goes(tree: Path, attribute: str):
     stuck = tree / "in" / "stuck\n\udcff"
     stuck.parent.mkdir()
     stuck.touch()
     (tree / "other").touch()
-    if subprocess.run(["chattr", f"+{attribute}", stuck]).returncode:
-        pytest.skip("this file system has no such attributes")
-    try:
-        with pytest.raises(HostFailure, match=r"in/stuck\\n\\udcff: Operation not permitted") as failure:
-            files.remove_tree(tree)
-    finally:
-        subprocess.run(["chattr", f"-{attribute}", stuck], check=True)
-    assert "chattr" in failure.value.hint
-    failure.value.brief.encode()  # it can be sent
+    protect(stuck, attribute)
+    # Without the right to change such attributes.
+    program = """
+import sys
+from pathlib import Path
+from atoll.errors import HostFailure
+from atoll.system import files
+try:
+    files.remove_tree(Path(sys.argv[1]))
+except HostFailure as failure:
+    print(failure.brief, failure.hint, sep="\\n", end="")
+"""
+    dropped = ["setpriv", "--bounding-set=-linux_immutable", "--inh-caps=-linux_immutable", "--"]
+    ran = subprocess.run([*dropped, sys.executable, "-c", program, tree], capture_output=True, text=True)
+    brief, _, hint = ran.stdout.partition("\n")
+    assert brief.endswith(r"in/stuck\n\udcff: Operation not permitted"), ran
+    assert "chattr" in hint
     assert list(tree.rglob("*")) == [stuck.parent, stuck]
+    files.remove_tree(tree)
+    assert not tree.exists()
+
+
+@pytest.mark.parametrize("attribute", ["i", "a"])
+def test_what_was_made_immutable_is_removed_at_any_depth(tree: Path, attribute: str):
+    nest(tree, 40)
+    deep, path = [], tree
+    for _ in range(40):
+        path = path / "deeper"
+        deep += [path / "file", path]
+    for one in (*deep, tree):
+        protect(one, attribute)
     files.remove_tree(tree)
     assert not tree.exists()
 

@@ -110,7 +110,7 @@ class Node:
             images_of(record.vm for record in loaded.values()), complete=not self.records.unreadable
         )
         places = {name: self.directory / "stores" / name for name in ("fast", "slow")}
-        self.stores = Stores(places)
+        self.stores = Stores(places, owner)
         self.stores.prepare(loaded, self.records.unreadable, self.records.carried)
         self.audit = AuditLog(self.directory / "state" / "audit.jsonl", self.writer)
         self.network = SimNetwork(signals.reached)
@@ -125,7 +125,11 @@ class Node:
             lambda: self.service.pool.wake(),
         )
         place = MachinePlace(
-            "atoll/services-test", self.records.directory, holdings.subnet_of, self.stores.path
+            "atoll/services-test",
+            self.records.directory,
+            holdings.subnet_of,
+            self.stores.path,
+            self.stores.check_usable,
         )
         self.machines = Machines(supplies, self.network, place, self.templates)
         if self.issuer is not None:
@@ -306,7 +310,7 @@ class Node:
         files = {
             str(path.relative_to(state)) for kind in ("vms", "trash") for path in (state / kind).rglob("*")
         }
-        volumes = {str(path.relative_to(self.directory)) for path in self.directory.glob("stores/*/*")}
+        volumes = {str(path.relative_to(self.directory)) for path in self.directory.glob("stores/*/[!.]*")}
         return files | volumes | {f"plugged {link}" for link in self.network.plugged}
 
     def on(self, bridge: str = "br-lan") -> BridgeCallers:

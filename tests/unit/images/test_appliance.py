@@ -43,15 +43,23 @@ def test_the_kernel_behind_the_meta_package_is_found() -> None:
     assert packages.parse_depends("N: Unable to locate package\n") is None
 
 
+HASH = "0123456789abcdef" * 4
+
+
 @pytest.mark.parametrize("file", ["../evil.deb", "other_1_amd64.deb", "linux-image-6.1_1_amd64.deb/x"])
 def test_a_file_that_is_no_kernel_package_is_not_taken(file: str) -> None:
-    assert packages.parse_uris(f"'http://host/pool/x' {file} 12 SHA256:00\n") is None
+    assert packages.parse_uris(f"'http://host/pool/x' {file} 12 SHA256:{HASH}\n") is None
+
+
+@pytest.mark.parametrize("end", ["", " SHA256:00", f" MD5Sum:{HASH}"])
+def test_a_file_of_which_apt_knows_no_good_hash_is_not_taken(end: str) -> None:
+    assert packages.parse_uris(f"'http://host/x' linux-image-6.1_1_amd64.deb 12{end}\n") is None
 
 
 def test_the_file_that_apt_would_download_is_found() -> None:
     file = "linux-image-6.1.0-54-cloud-amd64_6.1.190-1_amd64.deb"
-    said = f"'http://host/pool/main/l/{file}' {file} 26639112 SHA256:00\n"
-    assert packages.parse_uris(said) == file
+    said = f"'http://host/pool/main/l/{file}' {file} 26639112 SHA256:{HASH}\n"
+    assert packages.parse_uris(said) == packages.Offer(file, HASH)
 
 
 def test_versions_order_by_number() -> None:

@@ -15,12 +15,14 @@ from atoll.model.volume import (
 )
 from atoll.plan.volumes import (
     Space,
+    StoreEvidence,
     check_resize,
     choose_store,
     free_by_store,
     place,
     reordered,
     store_infos,
+    store_problem,
     total_mib,
 )
 
@@ -119,3 +121,38 @@ def test_only_what_holds_ext4_is_cut():
     check_resize(Volume(VolumeFormat.RAW, 100, "data", FileSystem.EXT4, store="fast"), 50, "web")
     with pytest.raises(Conflict, match="is in memory"):
         check_resize(Volume(VolumeFormat.RAW, 100, "data", type=VolumeType.MEMORY), 200, "web")
+
+
+OURS, THEIRS = "a" * 32, "b" * 32
+
+
+@pytest.mark.parametrize(
+    ("mark", "named", "found", "others", "problem"),
+    [
+        (OURS, 3, 0, 5, ""),
+        (THEIRS, 3, 3, 0, "it is the store of the agent in /there"),
+        ("", 0, 0, 0, ""),
+        ("", 3, 1, 4, ""),
+        ("", 3, 0, 0, "is its file system mounted?"),
+        ("", 0, 0, 1, "does not say whose it is"),
+    ],
+)
+def test_a_store_is_used_if_it_is_marked_or_new_or_known_by_its_volumes(
+    mark: str, named: int, found: int, others: int, problem: str
+):
+    said = store_problem(StoreEvidence(mark, "/there", named, found, others), OURS)
+    assert problem in said
+    assert bool(said) == bool(problem)
+
+
+def test_no_volume_goes_to_a_store_that_is_not_used():
+    spaces = [Space("away", -1, 4096, "not mounted"), Space("here", 1, 100)]
+    assert choose_store(50, None, spaces, []) == "here"
+    with pytest.raises(Conflict, match="store 'away' is not used: not mounted"):
+        choose_store(50, "away", spaces, [])
+    with pytest.raises(NoCapacity):
+        choose_store(200, None, spaces, [])
+    assert [(info.free_mib, info.problem) for info in store_infos(spaces, [])] == [
+        (0, "not mounted"),
+        (100, ""),
+    ]

@@ -127,7 +127,7 @@ def test_only_we_get_near_the_register(tmp_path: Path) -> None:
     assert (tmp_path / "ids").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "ids" / "users-0").stat().st_mode & 0o777 == 0o600
     (tmp_path / "ids").chmod(0o777)
-    with pytest.raises(HostFailure, match="written to by others"):
+    with pytest.raises(HostFailure, match="others can open it"):
         one.claim(Space.USERS)
 
 

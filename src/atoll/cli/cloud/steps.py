@@ -5,6 +5,7 @@ Every step may be repeated: `up` on a cloud that is up changes nothing; after a 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from msgspec import structs
 
 from atoll.api.client import Client
 from atoll.api.hypervisor import NODE_ADD_ADDRESS, NODE_ADD_SUBNET, NODE_SHOW, PORT, AddAddress
-from atoll.cli.cloud import agent, keeper, kinds, wires
+from atoll.cli.cloud import agent, keeper, kinds, stores, wires
 from atoll.cli.cloud.layout import Cloud, Paths, plan, pool_for
 from atoll.errors import Conflict, Denied, HostFailure, NotFound
 from atoll.identity import store, tls
@@ -27,14 +28,16 @@ from atoll.images.store import ImageStore
 from atoll.model.network import METADATA_IP
 from atoll.serving.hooks import config as hooks_config
 from atoll.system import cgroups, clock, files, host
+from atoll.system.directory_lock import mutex
 from atoll.system.ids import Register
 from atoll.system.links import Links
-from atoll.system.mutex import mutex
 from atoll.system.owners import find_owner
 
 ADMIN = "admin"
 ADMIN_LIFETIME = timedelta(days=7)
 SERVER_LIFETIME = timedelta(days=30)
+UP_LOCK = Path("/run/atoll-up.lock")
+"""Held while a new cloud chooses addresses that nobody on this host uses."""
 MAX_HOOKS = 1 << 16
 TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "nft": "nftables", "setpriv": "util-linux"}
 
@@ -142,7 +145,7 @@ def load(paths: Paths) -> Cloud:
 
 
 def _identify(paths: Paths, subnet: str | None, nat: bool | None, ipv6: bool | None) -> Cloud:
-    with mutex("atoll-up"):
+    with mutex(UP_LOCK):
         if paths.cloud.exists():
             cloud = load(paths)
             if subnet is not None and subnet != cloud.subnet.cidr:
@@ -226,7 +229,12 @@ def destroy(paths: Paths) -> None:
         wires.remove_nat(cloud)
         wires.remove(cloud)
         owner = find_owner(paths.node)
-        files.remove_tree(paths.directory)
-        if owner is not None:
-            # Nothing runs as these users any more, and nothing is theirs.
-            Register(agent.ids_register(), owner).give_back_all()
+        vms = [path.name for path in (paths.node / "vms").glob("*")]
+        # From the last to the first, each of them whatever becomes of the others: a file that cannot be removed is
+        # told of, and is all that is left.
+        with contextlib.ExitStack() as always:
+            if owner is not None:
+                # Nothing runs as these users any more, and nothing is theirs.
+                always.callback(Register(agent.ids_register(), owner).give_back_all)
+            always.callback(files.remove_tree, paths.directory)
+            always.callback(stores.remove_volumes, agent.told(paths), owner, vms)

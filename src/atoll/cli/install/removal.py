@@ -10,7 +10,7 @@ import ipaddress
 from pathlib import Path
 from typing import Any
 
-from atoll.cli.cloud import kinds, settings
+from atoll.cli.cloud import kinds, settings, stores
 from atoll.cli.cloud.layout import Paths
 from atoll.cli.install import supervision
 from atoll.cli.install.record import UNIT, Installed, paths_of
@@ -50,9 +50,7 @@ def remove(directory: Path, node: Installed) -> None:
     steps.step("uninstall.ended")
     _remove_network(node, told, vms)
     steps.step("uninstall.unplugged")
-    for store in told.get("stores", {}).values():
-        for ip in vms:
-            files.remove_tree(Path(store) / ip)
+    stores.remove_volumes(told, find_owner(paths.node), vms)
     _remove_files(directory, node, Path(told.get("ids", ids.DEFAULT)))
 
 

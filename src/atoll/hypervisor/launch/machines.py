@@ -65,6 +65,8 @@ class MachinePlace(Struct, frozen=True):
     """That of the VM with this address."""
     subnet_of: Callable[[VM | VmNic], Subnet]
     volume_path: Callable[[str, Volume], Path] = _nowhere
+    check_volume: Callable[[Volume], None] = lambda volume: None
+    """Refuses one that cannot be used just now."""
 
 
 class Machines:
@@ -196,6 +198,9 @@ class Machines:
     ) -> None:
         driver, machine = self.driver(vm.driver), self._bootable(vm)
         self._ids_of(vm)  # or it is not run
+        for volume in vm.volumes:
+            if volume.attached:
+                self._place.check_volume(volume)
         async with Undo() as undo:
             undo.add(aside.run, cgroups.remove, machine.cgroup)
             self.limit(vm, starting=True, weight=weight)

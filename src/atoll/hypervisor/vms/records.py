@@ -4,6 +4,7 @@
     <state>/vms/<ip>/vm.json            the record: what the VM is, and what was last asked of it
     <state>/vms/<ip>/nic-<ip>-<subnet>  an interface beside the first, for when the record is lost
     <state>/vms/<ip>/ids-<first>-<n>    the users that it runs as, likewise
+    <state>/vms/<ip>/recorded           there has been a record: one that is missing was lost
     <state>/vms/<ip>/user-data-<hash>   the user data, and what it was before; beside it the console's log
     <state>/vms/<ip>/<kind>/            what the driver of this kind keeps: sockets, logs, disks
     <state>/vms/<ip>/role-credential    the credential that it was created with: see credential_store.py
@@ -12,7 +13,7 @@
 
 Effects: durable files, written beside the loop, so that nobody waits for a disk but those who asked. A record is there
 before anything of its VM is, and goes after all of it has. Which user data counts is what the record
-says: one write of it changes both. A record that cannot be read makes a damaged VM.
+says: one write of it changes both. A record that cannot be read, or was lost, makes a damaged VM.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from msgspec import Struct, structs
 from atoll import RECORD_FORMAT
 from atoll.errors import AtollError, HostFailure
 from atoll.hypervisor.vms.credential_store import CredentialStore
-from atoll.model.checks import check_ip
+from atoll.model.checks import check_ip, is_ip
 from atoll.model.network import mac_for
 from atoll.model.vm import MAX_USER_DATA, UNKNOWN_DRIVER, VM, MachineType, VmNic, VmState
 from atoll.plan.addresses import Given, nic_of
@@ -49,6 +50,7 @@ MAX_GIVEN = 64 << 20
 _USER_DATA = "user-data-"
 _NIC = "nic-"
 _IDS = "ids-"
+_RECORDED = "recorded"
 _UNREADABLE = (msgspec.MsgspecError, AtollError, OSError, UnicodeDecodeError)
 
 
@@ -108,6 +110,8 @@ class Records:
         self._unknown: dict[str, Unknown] = {}
         """Fields of records that only a newer agent knows, by instance id; they stay as they are."""
         self._unknown_given: Unknown = {}
+        self._recorded: set[str] = set()
+        """Addresses whose directories say that there has been a record."""
 
     @property
     def unreadable(self) -> frozenset[str]:
@@ -167,6 +171,8 @@ class Records:
         if not all(path.exists() for path in self._beside(record)):
             await aside.run(self._make_beside, record)
         await self._writer.write(self._path(record), self._encode(record))
+        if record.vm.ip not in self._recorded:
+            await aside.run(self._note_recorded, record.vm.ip)
         if self._user_data.get(record.vm.ip) != record.vm.user_data_sha256:
             await aside.run(self._settle_user_data, record.vm)
 
@@ -183,6 +189,11 @@ class Records:
         files.make_dirs(directory, 0o711)
         for mark in marks:
             _mark(mark)
+
+    def _note_recorded(self, ip: str) -> None:
+        """On disk for good with the next write of the record: until then the record itself is there to tell."""
+        _mark(self.directory(ip) / _RECORDED)
+        self._recorded.add(ip)
 
     def _path(self, record: Record) -> Path:
         return self.directory(record.vm.ip) / "vm.json"
@@ -202,12 +213,17 @@ class Records:
         return written == self._encode(record)
 
     def load(self) -> dict[str, Record]:
-        """All records that can be read. A directory without one is left of a killed create: it goes."""
+        """All records that can be read. A directory that never had one is left of a killed create: it goes."""
         records: dict[str, Record] = {}
-        self._unreadable, self.marked_ids = {}, {}
+        self._unreadable, self.marked_ids, self._recorded = {}, {}, set()
         for directory in sorted(self._vms.iterdir()):
+            if not is_ip(directory.name) or not directory.is_dir():
+                log.error("%s is no VM's, and is left alone", directory)
+                continue
             path = directory / "vm.json"
-            if not path.exists():
+            if path.exists():
+                self._note_recorded(directory.name)
+            elif not _has_been_recorded(directory):
                 self._bury(directory.name)
                 continue
             for place in (directory, *(path for path in directory.iterdir() if path.is_dir())):
@@ -250,6 +266,7 @@ class Records:
         """Put the directory of a VM where nobody looks for one. None when there is none."""
         directory = self.directory(ip)
         self._unreadable.pop(ip, None)
+        self._recorded.discard(ip)
         if not directory.exists():
             return None
         grave = self._trash / f"{ip}.{uuid.uuid4().hex}"
@@ -263,10 +280,12 @@ class Records:
         try:
             ip = check_ip("ip", directory.name)
             given = self.given()
-            written_at = datetime.fromtimestamp((directory / "vm.json").stat().st_mtime, UTC)
+            told = directory / "vm.json"
+            written_at = datetime.fromtimestamp((told if told.exists() else directory).stat().st_mtime, UTC)
         except _UNREADABLE:
             return None
-        why = f"its record {directory / 'vm.json'} cannot be read: {error}"
+        lost = isinstance(error, FileNotFoundError)
+        why = f"its record {directory / 'vm.json'} {'is gone' if lost else f'cannot be read: {error}'}"
         return damaged(ip, _nics_in(directory), given, written_at, why)
 
     async def move(self, record: Record) -> None:
@@ -274,6 +293,7 @@ class Records:
         assert record.moving is not None
         await self.discard(record.moving.ip)
         await aside.run(self._rename, record.vm.ip, record.moving.ip)
+        self._recorded.discard(record.vm.ip)
 
     def _rename(self, source: str, target: str) -> None:
         old, new = self.directory(source), self.directory(target)
@@ -366,6 +386,11 @@ def _nics_in(directory: Path) -> list[tuple[str, str]]:
     """The addresses of a VM beside its first, each with its subnet, as its directory tells them."""
     marks = sorted(path.name.removeprefix(_NIC) for path in directory.glob(f"{_NIC}*"))
     return [(ip, subnet) for ip, _, subnet in (mark.partition("-") for mark in marks)]
+
+
+def _has_been_recorded(directory: Path) -> bool:
+    """A create writes the record before anything else that is a VM's own, and a member of the hot pool has none."""
+    return (directory / _RECORDED).exists() or any(directory.glob(f"{_USER_DATA}*"))
 
 
 def _mark(path: Path) -> None:

@@ -16,7 +16,7 @@ from atoll.hypervisor.vms.room import NodeFacts, Room
 from atoll.identity.access import Operators
 from atoll.images.store import ImageStore
 from atoll.model.node import Capacity
-from atoll.model.volume import Volume
+from atoll.model.volume import Unclaimed, Volume
 from atoll.plan import capacity
 from atoll.plan.volumes import Space
 from atoll.serving.supervisor import Supervisor
@@ -28,6 +28,11 @@ class VolumeStores(Protocol):
     @property
     def spaces(self) -> tuple[Space, ...]:
         """What there is room for."""
+        ...
+
+    @property
+    def unclaimed(self) -> tuple[Unclaimed, ...]:
+        """What is no VM's."""
         ...
 
     async def make(self, ip: str, volume: Volume, uid: int) -> None: ...

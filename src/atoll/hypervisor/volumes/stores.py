@@ -1,32 +1,45 @@
-"""Where volumes are kept: <store>/<ip>/<name>.<format>, each file its VM's user's own, in directories that are closed.
+"""Where volumes are kept, each file its VM's user's own, in directories that are closed.
+
+    <store>/.owner                     the agent whose store it is; another one does not touch it
+    <store>/<ip>/<name>.<format>       a volume
+    <store>/<ip>/.<file>.loose         that file goes, unless a record names it: it is being moved or deleted
+    <store>/.attic/                    what no record names: moved there when the agent starts, removed a week later
 
 `uid` is that user: the tools that read a volume run as whoever owns it.
 
 Effects: files, in threads. One that is there under its name is whole: it is made beside it and takes its place in one
-step. What no record names is removed when the agent starts.
+step. Only what a record has named before is ever removed at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import logging
 import os
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from atoll.errors import Conflict, HostFailure, Invalid, NotFound
+from atoll.errors import AtollError, Conflict, HostFailure, Invalid, NotFound
 from atoll.hypervisor.vms.records import Record
+from atoll.model.checks import is_ip
 from atoll.model.size import show_mib
 from atoll.model.vm import VM
-from atoll.model.volume import FileSystem, Volume, VolumeFormat
-from atoll.plan.volumes import Space
-from atoll.system import aside, disks, files
+from atoll.model.volume import FileSystem, Unclaimed, Volume, VolumeFormat
+from atoll.plan.volumes import STORE_HINT, Space, StoreEvidence, store_problem
+from atoll.system import aside, cgroups, clock, disks, files
+from atoll.system.attic import KEPT_FOR, Attic
 from atoll.system.failures import failing
+from atoll.system.owners import Owner, find_owner, hold, holder_of
 
 log = logging.getLogger(__name__)
 
+CHECK_EVERY_S = 3600.0
+_ATTIC = ".attic"
+_TOLD = 100
+"""So much of what is in attics is told."""
 # A qcow2 file is a little larger than the disk in it.
 _QCOW2_MARGIN_MIB = 64
 
@@ -34,10 +47,14 @@ _QCOW2_MARGIN_MIB = 64
 class Stores:
     """The stores of a node by name."""
 
-    def __init__(self, places: Mapping[str, Path], reserve_mib: int = 0) -> None:
+    def __init__(self, places: Mapping[str, Path], owner: Owner, reserve_mib: int = 0) -> None:
         self._places = dict(places)
+        self._owner = owner
         self._reserve_mib = reserve_mib
+        self._problems: dict[str, str] = {}
+        """Stores that are not used, and why."""
         self.spaces: tuple[Space, ...] = ()
+        self.unclaimed: tuple[Unclaimed, ...] = ()
 
     def prepare(
         self,
@@ -45,45 +62,115 @@ class Stores:
         unreadable: Collection[str],
         carried: Mapping[str, str],
     ) -> None:
-        """Make the stores, and leave in them what the VMs of this node have, and nothing else.
+        """Take the stores that are this node's own, and leave in them what its VMs have, and nothing else.
 
         `carried`: VMs whose files may still be at another address. `unreadable`: addresses of which nobody knows.
         """
-        for place in self._places.values():
-            files.make_dirs(place, 0o700)
+        volumes = [(ip, one) for ip, record in vms.items() for one in record.vm.volumes if one.store]
+        for name, place in self._places.items():
+            try:
+                problem = self._take(place, [(ip, one) for ip, one in volumes if one.store == name])
+            except (AtollError, OSError) as error:
+                problem = str(error)
+            if problem:
+                self._problems[name] = problem
+                log.error("store %s in %s is not used: %s", name, place, problem)
         for ip, other in carried.items():
             self.carry(other, ip)
-        for place in self._places.values():
-            for directory in place.iterdir():
-                if directory.name in unreadable:
-                    continue
-                if directory.name in vms:
-                    self._tidy(directory, vms[directory.name])
-                else:
-                    _clear(directory)
-        self.spaces = tuple(self._spaces())
+        for place in self._usable().values():
+            for directory in sorted(place.iterdir()):
+                if is_ip(directory.name) and directory.name not in unreadable:
+                    self._tidy(place, directory, vms.get(directory.name))
+        self._look_for_unclaimed()
+        self.spaces = tuple(self._spaces([one for _, one in volumes]))
 
-    def _tidy(self, directory: Path, record: Record) -> None:
-        disks.remove_parts(directory)
-        vm = record.vm
-        named = {self.path(vm.ip, volume) for volume in vm.volumes if volume.store and volume.made}
-        for path in directory.iterdir():
-            if path not in named:
-                _clear(path)
-            elif record.ids is not None and path.stat().st_uid != record.ids.first:
-                disks.give(path, record.ids.first)
+    def _usable(self) -> dict[str, Path]:
+        return {name: place for name, place in self._places.items() if name not in self._problems}
 
-    def _spaces(self) -> Iterator[Space]:
+    def _take(self, place: Path, volumes: Collection[tuple[str, Volume]]) -> str:
+        """Make a store this node's own, if it is or can be; else why not."""
+        holder = holder_of(place)
+        made = [place / ip / volume.file for ip, volume in volumes if volume.made]
+        there = [path.name for path in place.iterdir()] if place.is_dir() else []
+        evidence = StoreEvidence(
+            mark=holder.mark if holder is not None else "",
+            holder=holder.state if holder is not None else "",
+            named=len(made),
+            found=sum(path.exists() for path in made),
+            others=sum(is_ip(name) for name in there),
+        )
+        problem = store_problem(evidence, self._owner.mark)
+        if not problem and holder != self._owner:
+            files.make_dirs(place)
+            hold(place, self._owner)
+        return problem
+
+    def _tidy(self, place: Path, directory: Path, record: Record | None) -> None:
+        """Leave what the record names, remove what it or an earlier one has named, and keep the rest elsewhere."""
+        volumes = record.vm.volumes if record is not None else ()
+        own = [volume for volume in volumes if volume.store and self._places.get(volume.store) == place]
+        named = {volume.file for volume in own if volume.made}
+        unfinished = {volume.file for volume in own if not volume.made}
+        if directory.is_dir():
+            disks.remove_parts(directory)
+            for path in sorted(directory.iterdir()):
+                if path.name in named:
+                    if record is not None and record.ids is not None:
+                        _give(path, record.ids.first)
+                elif path.name in unfinished or _loose(path).exists():
+                    _clear(path)
+            for mark in directory.glob(_loose(directory / "*").name):
+                mark.unlink(missing_ok=True)
+            unknown = [path for path in sorted(directory.iterdir()) if path.name not in named]
+            if not unknown:
+                with contextlib.suppress(OSError):  # it has volumes
+                    directory.rmdir()
+                return
+        if record is None:
+            _set_aside(place, directory, directory.name)
+        else:
+            for path in unknown:
+                _set_aside(place, path, f"{directory.name}-{path.name}")
+
+    def _look_for_unclaimed(self) -> None:
+        self.unclaimed = tuple(
+            Unclaimed(name, kept.path.name, kept.until)
+            for name, place in self._usable().items()
+            for kept in Attic(place / _ATTIC).kept()
+        )[:_TOLD]
+
+    async def tend(self) -> None:
+        """For ever: what was moved out of the way goes when its time is over."""
+        while True:
+            for place in self._usable().values():
+                await Attic(place / _ATTIC).clear(clock.now())
+            await aside.run(self._look_for_unclaimed)
+            await asyncio.sleep(CHECK_EVERY_S)
+
+    def _spaces(self, volumes: Collection[Volume]) -> Iterator[Space]:
         """What may be promised in all, however much of it is written already."""
         ours: dict[int, int] = {}
-        for place in self._places.values():
+        for place in self._usable().values():
             device = place.stat().st_dev
             taken = sum(disks.allocated_mib(path) for path in place.glob("*/*"))
             ours[device] = ours.get(device, 0) + taken
-        for name, place in self._places.items():
+        for number, (name, place) in enumerate(self._places.items(), 1):
+            if name in self._problems:
+                # What was promised of it stays promised, and takes nothing from the others.
+                promised_mib = sum(volume.size_mib for volume in volumes if volume.store == name)
+                yield Space(name, -number, promised_mib, self._problems[name])
+                continue
             device = place.stat().st_dev
             total_mib = files.free_mib(place) + ours[device] - self._reserve_mib
             yield Space(name, device, max(0, total_mib))
+
+    def check_usable(self, volume: Volume) -> None:
+        """Refuse what would need a store that is not used."""
+        if volume.store in self._problems:
+            raise HostFailure(
+                f"volume {volume.name}: store {volume.store} is not used: {self._problems[volume.store]}",
+                hint=STORE_HINT,
+            )
 
     def path(self, ip: str, volume: Volume) -> Path:
         """The file of a volume, whether it is there or not."""
@@ -176,32 +263,49 @@ class Stores:
                 await disks.convert(raw, "raw", part, "qcow2")
 
     async def copy_to(self, ip: str, volume: Volume, moved: Volume, uid: int) -> None:
-        """The file of a volume in another store too."""
+        """The file of a volume in another store too, where it is loose."""
         source = self._there(ip, volume)
         path = await aside.run(self._room_for, ip, moved)
+        await aside.run(self.loosen, ip, moved)
         async with disks.in_the_making(path, uid) as part:
             await disks.copy(source, part)
 
     async def remove(self, ip: str, volume: Volume) -> None:
         """Gone is fine."""
         if volume.store in self._places:
+            self.check_usable(volume)
             await aside.remove_tree(self.path(ip, volume))
+            await aside.run(self.fasten, ip, volume)
             with contextlib.suppress(OSError):
                 await aside.run((self._places[volume.store] / ip).rmdir)
 
+    def loosen(self, ip: str, volume: Volume) -> None:
+        """From now on its file goes at the next start, unless a record names it then."""
+        self.check_usable(volume)
+        mark = _loose(self.path(ip, volume))
+        with failing(f"writing {mark}"):
+            mark.touch(0o600)
+            files.sync_dir(mark.parent)
+
+    def fasten(self, ip: str, volume: Volume) -> None:
+        """The opposite of `loosen`. May be repeated."""
+        mark = _loose(self.path(ip, volume))
+        with failing(f"removing {mark}"):
+            mark.unlink(missing_ok=True)
+
     def discard(self, ip: str) -> None:
         """All that a VM has here. Gone is fine."""
-        for place in self._places.values():
+        for place in self._usable().values():
             files.remove_tree(place / ip)
 
     async def discard_aside(self, ip: str) -> None:
         """As `discard`, beside the event loop."""
-        for place in self._places.values():
+        for place in self._usable().values():
             await aside.remove_tree(place / ip)
 
     def carry(self, ip: str, to: str) -> None:
         """What was one address's is another's from now on. Nothing there is fine."""
-        for place in self._places.values():
+        for place in self._usable().values():
             if not (place / ip).is_dir():
                 continue
             with failing(f"moving volumes of {ip} to {to}"):
@@ -218,11 +322,13 @@ class Stores:
 
     def _room_for(self, ip: str, volume: Volume) -> Path:
         path = self.path(ip, volume)
+        self.check_usable(volume)
         files.make_dirs(path.parent, 0o700)
         return path
 
     def _there(self, ip: str, volume: Volume) -> Path:
         path = self.path(ip, volume)
+        self.check_usable(volume)
         if not path.exists():
             raise HostFailure(
                 f"volume {volume.name}: its file {path} is gone", hint="restore it, or delete it"
@@ -253,6 +359,47 @@ def _put(file: IO[bytes], place: int, chunk: bytes, digest: hashlib._Hash) -> No
     if chunk.count(0) < len(chunk):  # else it stays a hole
         os.lseek(file.fileno(), place, os.SEEK_SET)
         files.write_whole(file.fileno(), chunk)
+
+
+def check_not_lost(state: Path, places: Iterable[Path], cgroup: str) -> None:
+    """Refuse to begin anew in a state directory that is empty, while there are stores or machines of its agent.
+
+    To be called before that directory is marked.
+    """
+    if find_owner(state) is not None or any(state.glob("vms/*")):
+        return
+    for kind in sorted(cgroups.children(cgroup)):
+        for ip in filter(is_ip, sorted(cgroups.children(f"{cgroup}/{kind}"))):
+            if cgroups.members(f"{cgroup}/{kind}/{ip}"):
+                raise HostFailure(
+                    f"state directory {state}: it is empty, but machine {ip} of its agent runs",
+                    hint="mount or restore it; if it is gone for good, end what runs in cgroup " + cgroup,
+                )
+    for place in places:
+        holder = holder_of(place)
+        if holder is not None and holder.state == str(state.resolve()):
+            raise HostFailure(
+                f"state directory {state}: it is empty, but there is a store of its agent in {place}",
+                hint=f"mount or restore it; if it is gone for good, move what is in {place} elsewhere",
+            )
+
+
+def _loose(path: Path) -> Path:
+    return path.with_name(f".{path.name}.loose")
+
+
+def _give(path: Path, uid: int) -> None:
+    if path.stat().st_uid != uid:
+        disks.give(path, uid)
+
+
+def _set_aside(place: Path, path: Path, name: str) -> None:
+    """Nobody knows what it is. What cannot be moved stays, and is no reason not to start."""
+    try:
+        moved = Attic(place / _ATTIC).put(path, name, clock.now())
+        log.error("no record names %s: moved to %s, and removed after %d days", path, moved, KEPT_FOR.days)
+    except HostFailure as failure:
+        log.error("tidying stores: %s", failure)
 
 
 def _clear(path: Path) -> None:

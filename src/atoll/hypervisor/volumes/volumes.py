@@ -134,10 +134,17 @@ class Volumes:
             if volume.attached:
                 vm = await self._detach(vm, name)
             self._check_free(vm, volume, "deleting")
-            # Out of the record first: a file that no record names goes at the next start, one that is named must be.
-            vm = await self._set(vm, tuple(other for other in vm.volumes if other.name != name))
-            steps.step("volume.forgotten")
-            await aside.whole(self._stores.remove(vm.ip, volume))
+            # Out of the record before its file goes: one that is named must be there. Killed in between, the mark
+            # tells it from a file that nobody knows.
+            if volume.store:
+                await aside.run(self._stores.loosen, vm.ip, volume)
+                steps.step("volume.loosened")
+            try:
+                left = tuple(other for other in vm.volumes if other.name != name)
+                vm = await aside.whole(self._set(vm, left))
+                steps.step("volume.forgotten")
+            finally:
+                await aside.whole(self._settle_file(vm, volume))
             steps.step("volume.removed")
             return vm
 
@@ -174,6 +181,7 @@ class Volumes:
         """Now where the machine can, else from its next start on."""
         volume = find(vm.volumes, name, vm.name)
         _check_made(volume, vm)
+        self._stores.check_usable(volume)
         if volume.attached:
             return vm
         volume = structs.replace(volume, attached=True)
@@ -236,10 +244,23 @@ class Volumes:
         room = self._room()
         choose_store(volume.size_mib, store, room.spaces, room.volumes)
         moved = structs.replace(volume, store=store)
-        await self._stores.copy_to(vm.ip, volume, moved, self._machines.uid(vm))
-        vm = await self._set(vm, _with(vm.volumes, moved))
-        await aside.whole(self._stores.remove(vm.ip, volume))
-        return vm
+        await aside.run(self._stores.loosen, vm.ip, volume)
+        try:
+            await self._stores.copy_to(vm.ip, volume, moved, self._machines.uid(vm))
+            return await aside.whole(self._set(vm, _with(vm.volumes, moved)))
+        finally:
+            for one in (volume, moved):
+                await aside.whole(self._settle_file(vm, one))
+
+    async def _settle_file(self, vm: VM, volume: Volume) -> None:
+        """Keep the file of a volume that was made loose if the record names it now, else remove it."""
+        named = ((other.store, other.file) for other in self._vms.current(vm).volumes)
+        if not volume.store:
+            return
+        if (volume.store, volume.file) in named:
+            await aside.run(self._stores.fasten, vm.ip, volume)
+        else:
+            await self._stores.remove(vm.ip, volume)
 
     def _check_free(self, vm: VM, volume: Volume, doing: str) -> None:
         """Refuse while the guest has it, or somebody is at work on it."""

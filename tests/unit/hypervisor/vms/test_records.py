@@ -56,10 +56,46 @@ async def test_the_addresses_of_a_node_read_back(records: Records):
     assert records.given() == given
 
 
-async def test_a_directory_without_a_record_is_removed(records: Records):
-    await records.write_user_data(IP, b"x")
+def test_a_directory_that_never_had_a_record_is_removed(records: Records):
+    (records.directory(IP) / "qemu").mkdir(parents=True)
+    (records.directory(IP) / "ids-500000-1").touch()
     assert records.load() == {}
     assert not records.directory(IP).exists()
+
+
+async def test_a_directory_whose_record_is_gone_is_that_of_a_damaged_vm(records: Records, tmp_path: Path):
+    await records.write(record())
+    again = Records(tmp_path, Writer())
+    for _ in range(2):
+        (records.directory(IP) / "vm.json").unlink(missing_ok=True)
+        (found,) = again.load().values()
+        assert (found.vm.ip, found.vm.state, again.unreadable) == (IP, VmState.DAMAGED, {IP})
+        assert "is gone" in found.vm.reason
+    await again.discard(IP)
+    assert (again.load(), again.unreadable) == ({}, frozenset())
+
+
+async def test_a_record_of_an_agent_that_left_no_mark_is_missed_from_the_first_start_on(
+    records: Records, tmp_path: Path
+):
+    await records.write(record())
+    (records.directory(IP) / "recorded").unlink()
+    again = Records(tmp_path, Writer())
+    again.load()
+    (records.directory(IP) / "vm.json").unlink()
+    assert again.load()[IP].vm.state is VmState.DAMAGED
+
+
+async def test_user_data_without_a_record_tells_that_there_was_one(records: Records):
+    await records.write_user_data(IP, b"x")
+    assert records.load()[IP].vm.state is VmState.DAMAGED
+
+
+def test_what_is_no_vms_directory_is_left_alone(records: Records, tmp_path: Path):
+    (tmp_path / "vms" / "backup" / "disk").mkdir(parents=True)
+    (tmp_path / "vms" / "10.1.0.7").touch()
+    assert records.load() == {}
+    assert {path.name for path in (tmp_path / "vms").iterdir()} == {"backup", "10.1.0.7"}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"null", b"\xff", msgspec.json.encode(record("10.1.0.6"))])

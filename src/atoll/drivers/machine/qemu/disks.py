@@ -53,10 +53,11 @@ async def _open(disk: Disk, machine: Machine) -> int:
         return descriptor
     disks.check_standing_alone(disk.path, disk.format)
     try:
-        return os.open(disk.path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
+        # QEMU's copy of it keeps tools away for as long as the machine has the disk.
+        return await disks.claim(disk.path)
+    except HostFailure as error:
         raise HostFailure(
-            f"machine {machine.name}: opening disk {disk.name}: {error.strerror}: {disk.path}",
+            f"machine {machine.name}: disk {disk.name}: {error.brief}",
             hint="restore the file, or delete the volume",
         ) from error
 
