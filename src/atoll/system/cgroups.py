@@ -26,6 +26,7 @@ from atoll.system.cgroup_layout import (
     Limits,
     find_layout,
     needed_controllers,
+    own_directories,
     writes_v1,
     writes_v2,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "kill_all",
     "members",
     "other_hierarchies",
+    "own_lists",
     "remove",
     "remove_if_empty",
     "resize_memory",
@@ -116,6 +118,11 @@ def join_paths(group: str) -> tuple[Path, ...]:
     """The files into which a process writes its number to enter the group."""
     _check(group)
     return tuple(directory / "cgroup.procs" for directory in _layout().directories(group))
+
+
+def own_lists(own: str) -> tuple[Path, ...]:
+    """The files with the members of the groups that a process is in, by its /proc/PID/cgroup."""
+    return tuple(directory / "cgroup.procs" for directory in own_directories(_layout(), own))
 
 
 def enter(group: str, pid: int) -> None:
