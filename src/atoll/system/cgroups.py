@@ -3,8 +3,8 @@
 Version 1 and version 2 look the same from outside; which one this host has is found out from its mounts.
 A group is a relative path such as "atoll/3fa2/10.1.0.5", below the root of every hierarchy we use.
 
-`kill_all`, `wait_empty` and `remove` wait for processes to go. In an event loop: `await aside.run(cgroups.remove,
-group)`.
+`enter` waits for the kernel; `kill_all`, `wait_empty` and `remove` wait for processes to go. In an event loop:
+`await aside.run(cgroups.remove, group)`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from atoll.system.cgroup_layout import (
     Limits,
     find_layout,
     needed_controllers,
+    own_directories,
     writes_v1,
     writes_v2,
 )
@@ -36,10 +37,12 @@ __all__ = [
     "Usage",
     "children",
     "ensure",
+    "enter",
     "join_paths",
     "kill_all",
     "members",
     "other_hierarchies",
+    "own_lists",
     "remove",
     "remove_if_empty",
     "resize_memory",
@@ -115,6 +118,17 @@ def join_paths(group: str) -> tuple[Path, ...]:
     """The files into which a process writes its number to enter the group."""
     _check(group)
     return tuple(directory / "cgroup.procs" for directory in _layout().directories(group))
+
+
+def own_lists(own: str) -> tuple[Path, ...]:
+    """The files with the members of the groups that a process is in, by its /proc/PID/cgroup."""
+    return tuple(directory / "cgroup.procs" for directory in own_directories(_layout(), own))
+
+
+def enter(group: str, pid: int) -> None:
+    """Move a process into the group. The kernel may take ten milliseconds for it."""
+    for path in join_paths(group):
+        _write(path, str(pid), f"moving process {pid} into cgroup {group}")
 
 
 def members(group: str) -> tuple[int, ...]:

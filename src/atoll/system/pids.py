@@ -12,7 +12,7 @@ import ctypes
 import errno
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -88,6 +88,17 @@ def copy_descriptor(p: Pid, number: int) -> int:
         return copy
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def opened(p: Pid) -> Iterator[int | None]:
+    """A descriptor of exactly this process, for handing it to the kernel; None when it has gone."""
+    handle = _open(p)
+    try:
+        yield handle
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def watch(loop: asyncio.AbstractEventLoop, handle: int, callback: Callable[[], None]) -> Callable[[], None]:

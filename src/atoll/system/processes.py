@@ -21,6 +21,7 @@ from atoll.system import cgroups, host, namespaces, pids, reaper
 from atoll.system.capture import Capture, Completed, Stdio
 from atoll.system.failures import failing
 from atoll.system.pids import Pid, alive, identify, on_gone, send_signal, wait_gone
+from atoll.system.walls import Walls
 
 __all__ = [
     "Completed",
@@ -36,6 +37,7 @@ __all__ = [
     "run",
     "run_blocking",
     "send_signal",
+    "spawn_behind",
     "spawn_blocking",
     "wait_gone",
 ]
@@ -45,6 +47,9 @@ _KILL_PATIENCE_S = 2.0
 # Enters the cgroups named before "--" and becomes the program named after it. Everything from outside comes
 # as an argument; nothing is pasted into the script.
 _ENTER_CGROUPS = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
+
+# Becomes the program that follows, once it is told to. Whoever should tell may end instead: then it ends too.
+_WAIT_FOR_WORD = 'read -r _ || exit 125; exec "$@" </dev/null'
 
 
 class Launch(Struct, frozen=True):
@@ -156,8 +161,47 @@ def spawn_blocking(launch: Launch) -> int:
     return process.pid
 
 
+def spawn_behind(walls: Walls, launch: Launch, readable: Sequence[int] = ()) -> int:
+    """As `spawn_blocking`, behind walls: it sees nothing of the host but its open files. Takes some milliseconds.
+
+    `readable`: those of its open files that it opens again by name.
+    """
+    # From inside the walls there is no way into a cgroup, so it waits until it has been moved.
+    waiting = ["/bin/sh", "-c", _WAIT_FOR_WORD, "wait-for-word", *confined_argv(launch)]
+    begin, tell = os.pipe()
+    with os.fdopen(tell, "wb", buffering=0) as word:
+        with os.fdopen(begin, "rb", buffering=0) as stdin, _output(launch) as output:
+            sink = subprocess.DEVNULL if output is None else output
+            process = walls.inside(
+                lambda: _start(
+                    waiting,
+                    (stdin.fileno(), sink, sink),
+                    cwd=Path("/"),
+                    env=launch.env,
+                    pass_fds=launch.pass_fds,
+                ),
+                readable,
+            )
+        reaper.take(process)
+        if launch.cgroup is not None:
+            cgroups.enter(launch.cgroup, process.pid)
+        # Closed without a word on a failure, which ends it.
+        with contextlib.suppress(BrokenPipeError):
+            word.write(b"\n")
+    return process.pid
+
+
 def launch_argv(launch: Launch) -> list[str]:
     """The command line that enters the cgroup, drops privileges and becomes the program."""
+    argv = confined_argv(launch)
+    if launch.cgroup is not None:
+        entrances = [str(path) for path in cgroups.join_paths(launch.cgroup)]
+        argv = ["/bin/sh", "-c", _ENTER_CGROUPS, "enter-cgroups", *entrances, "--", *argv]
+    return argv
+
+
+def confined_argv(launch: Launch) -> list[str]:
+    """The command line that drops privileges and becomes the program."""
     argv = [_program(launch.argv[0]), *launch.argv[1:]]
     if launch.uid is not None:
         gid = launch.uid if launch.gid is None else launch.gid
@@ -174,9 +218,6 @@ def launch_argv(launch: Launch) -> list[str]:
             "--",
             *argv,
         ]
-    if launch.cgroup is not None:
-        entrances = [str(path) for path in cgroups.join_paths(launch.cgroup)]
-        argv = ["/bin/sh", "-c", _ENTER_CGROUPS, "enter-cgroups", *entrances, "--", *argv]
     return argv
 
 

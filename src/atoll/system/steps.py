@@ -40,7 +40,7 @@ STEPS = frozenset(
         # a machine: its cgroup, its place in the network, its process; and their removal
         *("launch.limited", "launch.plugged", "launch.started"),
         *("halt.killed", "halt.unplugged", "halt.released", "halt.discarded"),
-        *("qemu.spawned", "qemu.recorded", "qemu.connected", "qemu.restored"),
+        *("qemu.spawned", "qemu.recorded", "qemu.connected", "qemu.cleared", "qemu.restored"),
         *("qemu.unwatched", "qemu.ended", "qemu.forgotten"),
         *("docker.named", "docker.imported", "docker.created", "docker.recorded", "docker.cleaned"),
         *("docker.noted", "docker.started", "docker.plugged", "docker.ended", "docker.removed"),

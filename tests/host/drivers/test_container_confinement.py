@@ -10,6 +10,7 @@ import pytest
 
 from atoll.drivers.machine.base import Machine
 from atoll.drivers.machine.docker import config as docker_config
+from atoll.drivers.machine.lxc import apparmor
 from atoll.drivers.machine.lxc import config as lxc_config
 from atoll.system import cgroups, namespaces
 from atoll.system.links import Links
@@ -115,8 +116,7 @@ def test_what_keeps_an_lxc_container_has_six_rights_of_root_and_no_more(lxc: tup
     found = keeping(lxc[0])
     assert found.keys() == {"sh", "lxc-start", "tail"}
     allowed = {"dac_override", "net_admin", "setfcap", "setgid", "setuid", "sys_admin"}
-    if apparmor_is_on():
-        allowed |= {"mac_admin"}
+    allowed |= set(apparmor.profile().rights)
     for name, process in found.items():
         status = status_of(process)
         # That which keeps the last words is nobody.
@@ -130,9 +130,15 @@ def test_what_keeps_an_lxc_container_has_six_rights_of_root_and_no_more(lxc: tup
         assert (status["NoNewPrivs"], status["Seccomp"]) == (["1" if nobody else "0"], ["0"]), name
 
 
-def apparmor_is_on() -> bool:
-    switch = Path("/sys/module/apparmor/parameters/enabled")
-    return switch.exists() and switch.read_text().strip() == "Y"
+def test_an_lxc_container_is_under_the_profile_that_its_node_says(lxc: tuple[Machine, Path]) -> None:
+    _, process = lxc
+    chosen = apparmor.profile()
+    if chosen.name == apparmor.UNCONFINED:
+        assert chosen.meaning.startswith("none: ")
+        return
+    current = (process / "attr/apparmor/current").read_text()
+    assert current.strip().endswith("(enforce)")
+    assert chosen.name in (current.split()[0], apparmor.GENERATED)
 
 
 def test_what_keeps_an_lxc_container_is_detached_limited_and_holds_no_file_of_another_vm(

@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec import structs
 
 from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, capabilities_of
-from atoll.drivers.machine.lxc import config, keeper, parse, record
+from atoll.drivers.machine.lxc import apparmor, config, keeper, parse, record
 from atoll.drivers.machine.lxc.console import LogConsole
 from atoll.drivers.machine.lxc.roots import Roots, disk_of, mount_root
 from atoll.drivers.machine.memory import hold_to
@@ -75,7 +75,7 @@ class LxcDriver:
                 "capabilities": f"in its own namespaces; without {', '.join(config.DROPPED_CAPABILITIES)}",
                 "seccomp": f"{len(config.DENIED_CALLS)} system calls denied",
                 "namespaces": "cgroup, ipc, mount, network, pid, user, uts",
-                "apparmor": _apparmor(),
+                "apparmor": apparmor.profile().meaning,
                 "cgroup": "limits of CPU, memory and processes for each VM",
                 "files": "its own changes over the image, which is read only",
             },
@@ -211,13 +211,14 @@ class LxcDriver:
     async def _launch(self, machine: Machine, base: Path) -> processes.Pid:
         lxc_start = host.require_tool("lxc-start")
         cgroups.ensure(config.keeper_group(machine), cgroups.Limits())
+        profile = apparmor.profile()
 
         def prepare() -> None:
             init = _find_init_program(machine, base)
-            _configure(machine, init)
+            _configure(machine, init, profile.name)
             mount_root(machine, base, systemd=init.systemd)
 
-        rights = keeper.CAPABILITIES + (keeper.OF_APPARMOR if _apparmor() == "generated" else ())
+        rights = keeper.CAPABILITIES + profile.rights
         work = asyncio.to_thread(keeper.launch, machine, lxc_start, rights, self._namespace, prepare)
         process = processes.identify(await _finished(asyncio.ensure_future(work)))
         if process is None:
@@ -340,7 +341,7 @@ def _halt_signal(init: processes.Pid) -> signal.Signals | int:
     return signal.SIGRTMIN + 4 if parse.name_of(_status(init.pid)) == "systemd" else signal.SIGPWR
 
 
-def _configure(machine: Machine, init: config.Init) -> None:
+def _configure(machine: Machine, init: config.Init, apparmor_profile: str) -> None:
     record.directory(machine).mkdir(0o700, parents=True)
     record.seccomp_path(machine).write_text(config.seccomp_profile())
     text = config.container_config(
@@ -348,7 +349,7 @@ def _configure(machine: Machine, init: config.Init) -> None:
         console_log=record.console_log_path(machine),
         seccomp=record.seccomp_path(machine),
         init=init,
-        apparmor=_apparmor(),
+        apparmor=apparmor_profile,
         tools=config.Tools(host.require_tool("ip"), host.require_tool("nsenter")),
     )
     record.config_path(machine).write_text(text)
@@ -365,13 +366,6 @@ def _find_init_program(machine: Machine, base: Path) -> config.Init:
         f"starting machine {machine.name}: its image has no init",
         hint="put one at /sbin/init, or use another kind of machine",
     )
-
-
-def _apparmor() -> str:
-    """A profile made for each container where the host has AppArmor and its tools."""
-    switch = Path("/sys/module/apparmor/parameters/enabled")
-    there = switch.exists() and switch.read_text().strip() == "Y" and host.find_tool("apparmor_parser")
-    return "generated" if there else "unconfined"
 
 
 def _failed_start(machine: Machine) -> HostFailure:

@@ -23,8 +23,6 @@ from atoll.system import clock, mounts, namespaces, processes
 
 CAPABILITIES = ("dac_override", "net_admin", "setfcap", "setgid", "setuid", "sys_admin")
 """What a monitor needs: mounts, namespaces, ids, cgroups and links of a container."""
-OF_APPARMOR = ("mac_admin",)
-"""More, where it makes a profile for each container."""
 
 KEPT_BYTES = 16_384
 END_TIMEOUT_S = 5.0

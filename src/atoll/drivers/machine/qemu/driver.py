@@ -30,7 +30,7 @@ from atoll.drivers.machine.qemu.argv import Accelerator, overhead_mib
 from atoll.drivers.machine.qemu.channel import PARK, new_order
 from atoll.drivers.machine.qemu.channel import opened as opened_channel
 from atoll.drivers.machine.qemu.console import LogConsole, open_line
-from atoll.drivers.machine.qemu.launch import Launcher, Memory, end_all, failed_start
+from atoll.drivers.machine.qemu.launch import Launcher, Memory, clear_root, end_all, failed_start
 from atoll.drivers.machine.qemu.monitor import Watch
 from atoll.drivers.machine.qemu.template import LoadedTemplates, blames_template
 from atoll.drivers.machine.started import Started
@@ -39,7 +39,7 @@ from atoll.model.hardware import Watchdog
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
 from atoll.model.volume import DiskInterface
-from atoll.system import links, processes, steps
+from atoll.system import aside, landlock, links, processes, steps
 from atoll.system.undo import Undo
 
 START_TIMEOUT_S = 20.0
@@ -107,7 +107,10 @@ class QemuDriver:
             confinement={
                 "user": "unprivileged, one for each VM",
                 "capabilities": "none, and none to be gained",
+                "namespaces": "ipc, mount, network, pid, uts",
+                "root": "empty and read only, but for /dev/null",
                 "seccomp": "QEMU's sandbox, all threads; no new processes",
+                "landlock": _landlock(),
                 "cgroup": "limits of CPU, memory and processes for each VM",
                 "files": "only those of its own VM, opened for it beforehand",
             },
@@ -288,6 +291,7 @@ class QemuDriver:
         # One that does not answer runs all the same; the watch goes on trying.
         with contextlib.suppress(TimedOut, Unreachable, HostFailure):
             await watch.connect(ATTACH_TIMEOUT_S)
+            await clear_root(process)
         if not watch.ending:
             self._follow(machine, watch)
             return Seen(machine.ip, process.pid)
@@ -301,7 +305,7 @@ class QemuDriver:
         async with Undo() as undo:
             undo.add(record.forget, machine)
             async with disks.opened(machine) as numbers:
-                process, opened = self._launcher.launch(machine, undo, memory, numbers)
+                process, opened = await self._launcher.launch(machine, undo, memory, numbers)
             watch = self._new_watch(machine, process)
             undo.add(watch.stop)
             try:
@@ -309,8 +313,12 @@ class QemuDriver:
                 steps.step("qemu.connected")
             except AtollError as error:
                 raise failed_start(machine, error) from error
-            if opened.template is not None and opened.template.state is not None:
-                await self._restore(machine, watch, opened.template.state)
+            clearing = asyncio.ensure_future(clear_root(process))
+            try:
+                if opened.template is not None and opened.template.state is not None:
+                    await self._restore(machine, watch, opened.template.state)
+            finally:
+                await aside.whole(clearing)
             steps.step("qemu.restored")
             undo.commit()
         self._follow(machine, watch)
@@ -343,6 +351,11 @@ class QemuDriver:
         console = self._consoles.pop(machine.ip, None)
         if console is not None:
             await console.close()
+
+
+def _landlock() -> str:
+    version = landlock.abi()
+    return f"opens nothing by name (ABI {version})" if version else "none: this kernel has none"
 
 
 def _running_process(machine: Machine, known: Started | None) -> processes.Pid | None:

@@ -13,9 +13,9 @@ from atoll.drivers.machine.base import Machine, Nic
 from atoll.drivers.machine.qemu import record
 from atoll.drivers.machine.qemu.argv import Accelerator, Files, TemplateFiles, qemu_argv
 from atoll.drivers.machine.qemu.monitor import end
-from atoll.drivers.machine.qemu.probe import host_tsc_khz, kvm_group
+from atoll.drivers.machine.qemu.probe import KVM, host_tsc_khz, kvm_group
 from atoll.errors import AtollError, HostFailure
-from atoll.system import aside, cgroups, files, links, processes, steps
+from atoll.system import aside, cgroups, files, links, processes, steps, walls
 from atoll.system.undo import Undo
 
 
@@ -34,14 +34,20 @@ class Launcher:
         self._binary = binary
         self._namespace = namespace
         self._tsc_khz = host_tsc_khz()
+        self._walls = walls.Walls((KVM,) if accelerator == "kvm" else ())
 
     def argv(self, machine: Machine, opened: Files) -> tuple[str, ...]:
         return qemu_argv(machine, opened, self._accelerator, binary=self._binary, tsc_khz=self._tsc_khz)
 
-    def launch(
+    async def launch(
         self, machine: Machine, undo: Undo, memory: Memory | None = None, disks: Sequence[int] = ()
     ) -> tuple[processes.Pid, Files]:
         """Its process, on record, and the numbers that its files have there; `undo` ends it."""
+        return await aside.run(self._launch, machine, undo, memory, disks)
+
+    def _launch(
+        self, machine: Machine, undo: Undo, memory: Memory | None, disks: Sequence[int]
+    ) -> tuple[processes.Pid, Files]:
         record.prepare(machine)
         with contextlib.ExitStack() as ours:
             opened = self._open_files(machine, undo, ours, memory, disks)
@@ -52,12 +58,12 @@ class Launcher:
                 groups=kvm_group() if self._accelerator == "kvm" else (),
                 cgroup=machine.cgroup,
                 pass_fds=opened.numbers(),
-                cwd=Path("/"),
                 output=record.messages_path(machine),
                 env={"LC_ALL": "C.UTF-8", "PATH": os.defpath},
             )
             undo.add(end_all, machine)
-            process = processes.identify(processes.spawn_blocking(launch))
+            number = processes.spawn_behind(self._walls, launch, readable=(opened.kernel, opened.initrd))
+            process = processes.identify(number)
         if process is None:
             raise failed_start(machine, HostFailure("its QEMU ended at once"))
         steps.step("qemu.spawned")
@@ -107,6 +113,12 @@ class Launcher:
             template=None if memory is None else template_files(memory),
             disks=tuple(disks),
         )
+
+
+async def clear_root(process: processes.Pid) -> None:
+    """Take away what a QEMU saw of the host while it started. It has started when its monitor has answered."""
+    await aside.run(walls.clear, process)
+    steps.step("qemu.cleared")
 
 
 async def end_all(machine: Machine) -> None:

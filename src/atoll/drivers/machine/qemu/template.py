@@ -21,7 +21,7 @@ from msgspec import structs
 from atoll.drivers.machine.base import Machine
 from atoll.drivers.machine.qemu import channel, record
 from atoll.drivers.machine.qemu.argv import Accelerator, Files, TemplateFiles
-from atoll.drivers.machine.qemu.launch import Launcher, Memory, failed_start
+from atoll.drivers.machine.qemu.launch import Launcher, Memory, clear_root, failed_start
 from atoll.drivers.machine.qemu.monitor import Monitor
 from atoll.errors import AtollError, Conflict
 from atoll.system import aside, files, host, memory
@@ -102,13 +102,14 @@ class LoadedTemplates:
         async with Undo() as leave:
             leave.add(aside.run, files.remove_tree, record.console_log_path(machine))
             leave.add(record.forget, machine)
-            self._launcher.launch(waiting, leave, Memory(ram))
+            process, _ = await self._launcher.launch(waiting, leave, Memory(ram))
             monitor = Monitor(machine.name, lambda _: None)
             leave.add(monitor.close)
             try:
                 # Connected before the guest has anything to say, or its word would be lost.
                 async with channel.opened(machine) as line:
                     await monitor.connect(record.monitor_path(machine), START_TIMEOUT_S)
+                    await clear_root(process)
                     await line.expect("ready", BOOT_TIMEOUT_S)
                 with files.new_file(state) as file:
                     await monitor.pass_file("state", file.fileno())

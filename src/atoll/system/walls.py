@@ -1,0 +1,197 @@
+"""Walls around a program that outsiders talk to: namespaces of its own, and a root with nothing in it. Makes both.
+
+    /start      while it starts, read only: the host's programs and libraries, /proc with itself in it, its devices
+    /dev/null   all that is left when `clear` has taken /start away
+
+All else reaches it as open files. Mounts, processes, shared memory, host name and links of the host and of other
+programs are not there for it; it is process 1 where it is. Landlock is a second wall around the same, where the
+kernel has it.
+
+Namespaces belong to threads, so a short-lived one enters them and starts the program; the caller's never moves. The
+root is made once and held: each program gets a copy, which is much quicker than to leave the host's behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from atoll.system import landlock, libc
+from atoll.system.failures import failing, ignoring
+from atoll.system.pids import Pid, opened
+
+T = TypeVar("T")
+
+HOST_NAME = "walled"
+START = "/start"
+
+# Where the root is put together, in a mount namespace that nobody else sees.
+_STAGE = Path("/mnt")
+# With merged directories all but /usr are links into it.
+_PROGRAMS = ("usr", "bin", "sbin", "lib", "lib64")
+_LIBRARY_CACHE = Path("/etc/ld.so.cache")
+_NULL = Path("/dev/null")
+_ENTRIES = {*_PROGRAMS, "dev", "etc", "proc", START.lstrip("/")}
+_READ_ONLY = libc.MS_RDONLY | libc.MS_NOSUID | libc.MS_NODEV
+_IN_MEMORY = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
+# It is that of the host's processes, as whoever makes it is one. Nobody sees any there but their own.
+_PROC_OPTIONS = "subset=pid,hidepid=ptraceable"
+_OWN = libc.CLONE_NEWNS | libc.CLONE_NEWUTS | libc.CLONE_NEWIPC | libc.CLONE_NEWPID | libc.CLONE_NEWNET
+
+
+class Walls:
+    """For programs that need these devices while they start."""
+
+    def __init__(self, devices: Sequence[Path] = ()) -> None:
+        self._devices = tuple(devices)
+        self._root: int | None = None
+        self._making = threading.Lock()
+
+    def inside(self, function: Callable[[], T], readable: Sequence[int] = ()) -> T:
+        """Run a function inside new walls; the one program that it starts stays there. Errors come through.
+
+        `readable`: open files that the program opens again, through /proc/self/fd.
+        """
+        root = self._held_root()
+
+        def enter() -> T:
+            with failing("making walls around a process"):
+                libc.unshare(libc.CLONE_FS)
+                libc.setns(root, libc.CLONE_NEWNS)
+                libc.unshare(_OWN)
+                libc.sethostname(HOST_NAME)
+                with _grants(self._devices, readable) as grants:
+                    landlock.restrict(grants)
+            return function()
+
+        return _in_thread(enter)
+
+    def _held_root(self) -> int:
+        with self._making:
+            if self._root is None:
+                self._root = _in_thread(self._make_root)
+            return self._root
+
+    def _make_root(self) -> int:
+        with failing("making an empty root"):
+            libc.unshare(libc.CLONE_NEWNS)
+            libc.mount("none", "/", None, libc.MS_PRIVATE | libc.MS_REC)
+            held = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                _furnish(self._devices)
+                libc.pivot_root(str(_STAGE))
+            except BaseException:
+                os.close(held)
+                raise
+            return held
+
+
+def clear(process: Pid) -> None:
+    """Leave nothing in the root of a program that has started. Again, or gone, is fine.
+
+    What it has open or mapped stays. One that was started without walls is left alone: its root is the host's.
+    """
+
+    def take_away() -> None:
+        with opened(process) as handle:
+            if handle is None:
+                return
+            libc.unshare(libc.CLONE_FS)
+            libc.setns(handle, libc.CLONE_NEWNS)
+        if {entry.name for entry in Path("/").iterdir()} == _ENTRIES:
+            with ignoring(errno.EINVAL):  # nothing is mounted there any more
+                libc.unmount(START)
+
+    with failing(f"clearing the root of process {process.pid}"):
+        _in_thread(take_away)
+
+
+def _furnish(devices: Sequence[Path]) -> None:
+    stage, start = _STAGE, _STAGE / START.lstrip("/")
+    libc.mount("none", str(stage), "tmpfs", libc.MS_NOSUID | libc.MS_NOEXEC, "mode=0755,size=64k")
+    (stage / "dev").mkdir()
+    _bind(_NULL, stage / "dev/null")
+    start.mkdir()
+    libc.mount("none", str(start), "tmpfs", _IN_MEMORY, "mode=0755,size=64k")
+    for name in _PROGRAMS:
+        _bring(Path("/", name), start)
+        (stage / name).symlink_to(f"start/{name}")
+    _bring(_LIBRARY_CACHE, start)
+    (stage / "etc").symlink_to("start/etc")
+    (start / "proc").mkdir()
+    libc.mount("proc", str(start / "proc"), "proc", _IN_MEMORY, _PROC_OPTIONS)
+    (stage / "proc").symlink_to("start/proc")
+    for device in devices:
+        place = start / str(device).lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _bind(device, place)
+        (stage / str(device).lstrip("/")).symlink_to(START + str(device))
+    for place in (start, stage):
+        libc.mount(None, str(place), None, libc.MS_BIND | libc.MS_REMOUNT | _IN_MEMORY | libc.MS_RDONLY)
+
+
+def _bring(path: Path, start: Path) -> None:
+    """What the host has there, read only. Links of the host's stay links."""
+    place = start / str(path).lstrip("/")
+    if path.is_symlink():
+        place.symlink_to(path.readlink())
+    elif path.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _bind(path, place)
+        libc.mount(None, str(place), None, libc.MS_BIND | libc.MS_REMOUNT | _READ_ONLY)
+
+
+def _bind(path: Path, place: Path) -> None:
+    if path.is_dir():
+        place.mkdir()
+    else:
+        place.touch()
+    libc.mount(str(path), str(place), None, libc.MS_BIND)
+
+
+@contextmanager
+def _grants(devices: Sequence[Path], readable: Sequence[int]) -> Iterator[list[landlock.Grant]]:
+    """What Landlock leaves open: programs and libraries, devices, and files that are opened again."""
+    with ExitStack() as stack:
+
+        def granted(path: Path, rights: int) -> landlock.Grant:
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            return landlock.Grant(descriptor, rights)
+
+        run = landlock.EXECUTE | landlock.READ_FILE | landlock.READ_DIR
+        use = landlock.READ_FILE | landlock.WRITE_FILE
+        yield [
+            *(granted(place, run) for name in (*_PROGRAMS, "etc") if (place := Path(START, name)).is_dir()),
+            granted(_NULL, use),
+            *(granted(device, use | landlock.IOCTL_DEVICE) for device in devices),
+            *(
+                landlock.Grant(number, landlock.READ_FILE)
+                for number in readable
+                if stat.S_ISREG(os.fstat(number).st_mode)
+            ),
+        ]
+
+
+def _in_thread(function: Callable[[], T]) -> T:
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=body, name="walls")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
