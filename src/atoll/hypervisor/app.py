@@ -95,7 +95,9 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
 
     probe = images.get(config.probe_image)
     kernel = images.path(probe, probe.boot.kernel)
-    setting = registry.Setting(signals.exit, kernel, config.state, config.container_engine)
+    setting = registry.Setting(
+        signals.exit, kernel, config.state, config.container_engine, on_stall=signals.stall
+    )
     drivers = {name: await registry.load(name, setting) for name in config.drivers}
     for driver in drivers.values():
         stack.push_async_callback(driver.close)
@@ -106,7 +108,8 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     await asyncio.to_thread(
         holds.prepare, images_of(record.vm for record in loaded.values()), complete=not records.unreadable
     )
-    stores = Stores(config.stores or {"default": config.state / "volumes"}, config.disk_reserve_mib)
+    places = config.stores or {"default": config.state / "volumes"}
+    stores = Stores(places, config.disk_reserve_mib, roots=config.state / "vms")
     stores.prepare(loaded, records.unreadable, records.carried)
     vms = Inventory(config.name, records, loaded)
     control = ControlPort(config.port)
@@ -141,6 +144,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         total=_capacity(config, stores),
         cores=host.cores(),
         overcommit=config.overcommit,
+        root_mib=config.root_mib,
         operators=Operators(users=config.operator_users, groups=config.operator_groups),
         drivers=tuple(kinds.described.values()),
         has_roles=credentials is not None,

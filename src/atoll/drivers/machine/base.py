@@ -19,6 +19,9 @@ from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
 from atoll.model.volume import DiskInterface
 
+ROOT_FILE = "root.ext4"
+"""What a kind that keeps a root as a file calls it in its directory, so that its space is counted."""
+
 
 class Nic(Struct, frozen=True):
     """A network interface of a machine: a link that the driver makes and plugs into a bridge."""
@@ -87,6 +90,9 @@ class Machine(Struct, frozen=True):
     ids: int = 1
     """How many users and groups are its own, from `uid` on: more than one for kinds that map users."""
 
+    root_mib: int = 0
+    """How much it may change of its image, for kinds that keep that on disk."""
+
     @property
     def nics(self) -> tuple[Nic, ...]:
         return (self.nic, *self.extra_nics)
@@ -99,6 +105,8 @@ class Exit(StrEnum):
     """The guest shut itself down, or did so when asked."""
     CRASHED = "crashed"
     """Anything else: the process died, the guest panicked."""
+    OVERFULL = "overfull"
+    """It changed more of its image than its root is large, and was ended for that."""
 
 
 class Seen(Struct, frozen=True):
@@ -109,10 +117,17 @@ class Seen(Struct, frozen=True):
     exit: Exit | None = None
     lost: tuple[str, ...] = ()
     """Links of it that somebody removed while it runs: it has none in their place."""
+    stalled: bool = False
+    """It is paused, since there is no room for what its guest writes."""
 
 
 OnExit = Callable[[str, Exit], None]
 """Called in the event loop, once, with the IP of a machine that stopped running."""
+
+
+OnStall = Callable[[str, bool], None]
+"""Called in the event loop with the IP of a machine that was paused since there is no room for what its guest
+writes (True), or that goes on (False)."""
 
 
 class Console(Protocol):
@@ -225,6 +240,24 @@ class MapsUsers(Protocol):
 
     @property
     def ids_per_machine(self) -> int: ...
+
+
+@runtime_checkable
+class CanStall(Protocol):
+    """A machine that finds no room for what its guest writes is paused, and loses nothing of it."""
+
+    async def resume(self, machine: Machine) -> None:
+        """Let a machine that is paused go on; if there is still no room, it is paused again. Not paused is success."""
+        ...
+
+
+@runtime_checkable
+class KeepsRoot(Protocol):
+    """The kind keeps on disk what a machine changes of its image, and holds the machine to its `root_mib`."""
+
+    async def root_limit(self) -> str:
+        """How it is held to that, in words."""
+        ...
 
 
 class BadTemplate(HostFailure):

@@ -20,7 +20,7 @@ from msgspec import structs
 from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, capabilities_of
 from atoll.drivers.machine.lxc import config, keeper, parse, record
 from atoll.drivers.machine.lxc.console import LogConsole
-from atoll.drivers.machine.lxc.roots import Roots, disk_of, mount_root
+from atoll.drivers.machine.lxc.roots import Roots, base_of, mount_root, root_of
 from atoll.drivers.machine.memory import hold_to
 from atoll.errors import Conflict, HostFailure, TimedOut
 from atoll.model.node import DriverInfo
@@ -64,6 +64,9 @@ class LxcDriver:
     def ids_per_machine(self) -> int:
         return config.IDS
 
+    async def root_limit(self) -> str:
+        return "its changes are in a file system of its own, of the size of its root"
+
     async def describe(self) -> DriverInfo:
         return DriverInfo(
             name=self.name,
@@ -78,6 +81,7 @@ class LxcDriver:
                 "apparmor": _apparmor(),
                 "cgroup": "limits of CPU, memory and processes for each VM",
                 "files": "its own changes over the image, which is read only",
+                "disk": await self.root_limit(),
             },
         )
 
@@ -183,7 +187,7 @@ class LxcDriver:
         await self._clear(machine)
         async with Undo() as undo:
             undo.add(record.forget, machine)
-            for path in (disk_of(machine), record.console_log_path(machine)):
+            for path in (root_of(machine), base_of(machine), record.console_log_path(machine)):
                 if not path.exists():
                     undo.add(aside.run, files.remove_tree, path)
             undo.add(self._end_all, machine)

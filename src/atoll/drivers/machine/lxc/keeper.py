@@ -19,7 +19,7 @@ from atoll.drivers.machine.base import Machine
 from atoll.drivers.machine.lxc import record
 from atoll.drivers.machine.lxc.config import STAGE, container_name, keeper_group
 from atoll.drivers.machine.lxc.parse import MONITOR_ENDED
-from atoll.system import clock, mounts, namespaces, processes
+from atoll.system import clock, mounts, namespaces, processes, reaper
 
 CAPABILITIES = ("dac_override", "net_admin", "setfcap", "setgid", "setuid", "sys_admin")
 """What a monitor needs: mounts, namespaces, ids, cgroups and links of a container."""
@@ -97,6 +97,7 @@ def launch(
         os.close(tell)
         return number
 
+    reaper.begin()
     if namespace is None:
         return mounts.private(start)
     return namespaces.inside(namespace, lambda: mounts.private(start))

@@ -22,6 +22,7 @@ from atoll.drivers.machine.base import (
     Exit,
     Machine,
     OnExit,
+    OnStall,
     Seen,
     capabilities_of,
 )
@@ -80,12 +81,14 @@ class QemuDriver:
         self,
         accelerator: Accelerator,
         on_exit: OnExit,
+        on_stall: OnStall = lambda _ip, _stalled: None,
         *,
         binary: str = "qemu-system-x86_64",
         namespace: str | None = None,
     ) -> None:
         self._accelerator: Accelerator = accelerator
         self._on_exit = on_exit
+        self._on_stall = on_stall
         self._namespace = namespace
         self._launcher = Launcher(accelerator, binary, namespace)
         self._templates = LoadedTemplates(self._launcher, accelerator, binary)
@@ -158,6 +161,11 @@ class QemuDriver:
 
     async def reset(self, machine: Machine) -> None:
         await self._command(machine, "system_reset", "resetting it")
+
+    async def resume(self, machine: Machine) -> None:
+        watch = await self._watching(machine, "letting it go on")
+        if watch.stalled:
+            await watch.execute("cont")
 
     async def kill(self, machine: Machine) -> None:
         async with self._lock(machine):
@@ -243,7 +251,12 @@ class QemuDriver:
             seen = await self._find(machine)
         if seen is None or seen.exit is not None:
             return seen
-        return structs.replace(seen, lost=links.missing([nic.link for nic in machine.nics], self._namespace))
+        watch = self._watches.get(machine.ip)
+        return structs.replace(
+            seen,
+            lost=links.missing([nic.link for nic in machine.nics], self._namespace),
+            stalled=watch is not None and watch.stalled,
+        )
 
     async def _command(self, machine: Machine, command: str, doing: str) -> None:
         await (await self._watching(machine, doing)).execute(command)
@@ -333,7 +346,10 @@ class QemuDriver:
                 record.write_exit(machine, process, reason)
                 self._on_exit(machine.ip, reason)
 
-        return Watch(machine.name, record.monitor_path(machine), process, finished)
+        def told(stalled: bool) -> None:
+            self._on_stall(machine.ip, stalled)
+
+        return Watch(machine.name, record.monitor_path(machine), process, finished, told)
 
     def _follow(self, machine: Machine, watch: Watch) -> None:
         self._watches[machine.ip] = watch
