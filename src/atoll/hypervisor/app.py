@@ -162,7 +162,12 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     await network.serve(holdings.subnets)
     stack.callback(link_events.watch(signals.link))
     await recover(service, bench, config.cgroup)
-    logs = BootLogs(records.directory)
+
+    def trimmed(ip: str) -> None:
+        if (vm := vms.find_by_ip(ip)) is not None:
+            machines.let_log_grow(vm)
+
+    logs = BootLogs(records.directory, trimmed)
     meter = Meter(vms.list, machines.group, stores.used_mib)
     tls = Tls(config.pki)
     health = Health(background, tls.certificate)

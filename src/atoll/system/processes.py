@@ -44,7 +44,12 @@ _KILL_PATIENCE_S = 2.0
 
 # Enters the cgroups named before "--" and becomes the program named after it. Everything from outside comes
 # as an argument; nothing is pasted into the script.
-_ENTER_CGROUPS = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
+# The first of them is how large files may become, in blocks of 512 bytes: a write beyond that is to fail, and not to be
+# the end of whoever tried (XFSZ).
+_ENTER_CGROUPS = (
+    'trap "" XFSZ; ulimit -S -f "$1" || exit 125; shift; '
+    'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
+)
 
 
 class Launch(Struct, frozen=True):
@@ -63,6 +68,8 @@ class Launch(Struct, frozen=True):
     cwd: Path | None = None
     output: Path | None = None
     env: Mapping[str, str] | None = None
+    file_limit: int | None = None
+    """The place in any file up to which it may write; with a cgroup only."""
 
 
 async def run(
@@ -176,7 +183,8 @@ def launch_argv(launch: Launch) -> list[str]:
         ]
     if launch.cgroup is not None:
         entrances = [str(path) for path in cgroups.join_paths(launch.cgroup)]
-        argv = ["/bin/sh", "-c", _ENTER_CGROUPS, "enter-cgroups", *entrances, "--", *argv]
+        blocks = "unlimited" if launch.file_limit is None else str(-(-launch.file_limit // 512))
+        argv = ["/bin/sh", "-c", _ENTER_CGROUPS, "enter-cgroups", blocks, *entrances, "--", *argv]
     return argv
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,6 +17,8 @@ import container_labs
 import machine_labs as labs
 import private_engine as engine
 from atoll.drivers.machine.base import Disk, Exit
+from atoll.drivers.machine.console_log import KEPT, MOST
+from atoll.hypervisor.consoles.bootlog import BootLogs, Tail, trim
 from small_disks import free_mib, full_but_for, small_disk
 
 if TYPE_CHECKING:
@@ -83,6 +86,60 @@ async def test_a_container_of_an_engine_without_quotas_is_ended_when_it_exceeds_
             await lab.booted(machine)
             await lab.tell(driver, machine, b"fill\n")
             assert await exits.first() == (machine.ip, Exit.OVERFULL)
+
+
+async def test_a_console_without_end_stays_small_with_an_agent_and_without_one(lxc: Any) -> None:
+    driver, machine = lxc.driver(labs.Exits()), lxc.machine()
+    log = machine.directory / "console.log"
+    await driver.start(machine)
+    await lxc.booted(machine)
+    await lxc.tell(driver, machine, b"flood\n")
+    # No agent makes it smaller: it comes to its end, and the guest runs on.
+    assert await largest(log, 3.0) <= MOST
+    assert log.stat().st_size > MOST // 2
+    assert (await driver.inspect([machine]))[machine.ip].exit is None
+    logs = BootLogs(lambda _ip: machine.directory, lambda _ip: driver.let_log_grow(machine))
+    keeping = asyncio.create_task(logs.keep_small(lambda: [machine.ip]))
+    assert await largest(log, 3.0) <= MOST
+    keeping.cancel()
+    assert log.stat().st_size > 2 * MOST, "the log does not go on when it has room again"
+
+
+async def test_the_log_of_a_machine_with_disks_stays_small_and_its_disks_can_be_written_to_their_ends(
+    qemu: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "data.raw").touch()
+    os.truncate(tmp_path / "data.raw", 24 << 20)
+    machine = structs.replace(qemu.machine(), disks=(Disk("data", 24, path=tmp_path / "data.raw"),))
+    log = machine.directory / "console.log"
+    log.write_bytes(b"from its last run\n" * (MOST // 18 - 1000))
+    driver = qemu.driver(labs.Exits())
+    await driver.start(machine)
+    await qemu.booted(machine)
+    await qemu.tell(driver, machine, b"write\n")
+    await qemu.until_logged(machine, "wrote: 0")
+    assert os.stat(tmp_path / "data.raw").st_blocks * 512 == 24 << 20
+    with Tail(log) as tail:
+        assert next(tail.history()).startswith(b"from its last run\n")
+    trim(log)
+    with log.open("ab") as file:
+        file.write(b"x" * (MOST - KEPT - 60_000))
+    await qemu.tell(driver, machine, b"flood\n")
+    assert await largest(log, 2.0) <= MOST
+    assert (await driver.inspect([machine]))[machine.ip].exit is None
+    trim(log)
+    driver.let_log_grow(machine)
+    size = log.stat().st_size
+    await labs.until(lambda: log.stat().st_size > size)
+
+
+async def largest(log: Path, seconds: float) -> int:
+    """The most that a log took of the disk, within this time."""
+    most, until_s = 0, time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        most = max(most, log.stat().st_blocks * 512)
+        await asyncio.sleep(0.01)
+    return most
 
 
 def test_a_vm_that_is_paused_on_a_full_disk_says_so_and_goes_on_when_there_is_room(

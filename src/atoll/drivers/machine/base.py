@@ -49,6 +49,12 @@ class Disk(Struct, frozen=True):
     """Made in memory: with an empty file system."""
     interface: DiskInterface = DiskInterface.VIRTIO
 
+    @property
+    def most_bytes(self) -> int:
+        """The most that its file can become. A qcow2 file is a little larger than the disk in it."""
+        size = self.size_mib << 20
+        return size if self.format == "raw" else size + (size >> 6) + (64 << 20)
+
 
 class Machine(Struct, frozen=True):
     """All that a driver needs to run one VM. `directory` is the VM's own, `cgroup` exists already.
@@ -182,6 +188,15 @@ class HasConsole(Protocol):
     """The kind has a serial line. Its output is also kept in `console.log` of the VM's directory."""
 
     async def console(self, machine: Machine) -> Console: ...
+
+
+@runtime_checkable
+class LimitsLog(Protocol):
+    """The kernel holds `console.log` to a size, whether an agent runs or not."""
+
+    def let_log_grow(self, machine: Machine) -> None:
+        """Its front was given back: so much may be written again. From any thread. Not running is fine."""
+        ...
 
 
 @runtime_checkable

@@ -21,6 +21,7 @@ from atoll.drivers.machine.base import (
     Disk,
     GivesAddress,
     KeepsElsewhere,
+    LimitsLog,
     Machine,
     MachineDriver,
     Seen,
@@ -180,6 +181,12 @@ class Machines:
         driver = self.driver(vm.driver)
         if isinstance(driver, CanStall):
             await driver.resume(self.machine(vm))
+
+    def let_log_grow(self, vm: VM) -> None:
+        """The log of its console was made smaller: so much may be written again. From any thread."""
+        driver = self._kinds.drivers.get(vm.driver)
+        if isinstance(driver, LimitsLog):
+            driver.let_log_grow(self.machine(vm))
 
     def gives_address(self, vm: VM) -> bool:
         """Whether a VM of its kind has its address once it is started, and asks nobody for one."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from atoll.drivers.machine.base import Machine
+from atoll.drivers.machine.console_log import limit_of
 from atoll.drivers.machine.lxc import record
 from atoll.drivers.machine.lxc.config import STAGE, container_name, keeper_group
 from atoll.drivers.machine.lxc.parse import MONITOR_ENDED
@@ -49,7 +50,7 @@ mv "$6.new" "$6"
 
 
 def launch_of(machine: Machine, lxc_start: Path, begin: int, rights: Sequence[str]) -> processes.Launch:
-    """How to start it; it begins when a line comes from this descriptor. Pure."""
+    """How to start it; it begins when a line comes from this descriptor."""
     limited = ("setpriv", f"--bounding-set=-all,{','.join(f'+{name}' for name in rights)}", "--inh-caps=-all")
     arguments = (
         str(lxc_start),
@@ -66,6 +67,7 @@ def launch_of(machine: Machine, lxc_start: Path, begin: int, rights: Sequence[st
         pass_fds=(begin,),
         cwd=Path("/"),
         env={"LC_ALL": "C.UTF-8", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        file_limit=limit_of(record.console_log_path(machine)),
     )
 
 

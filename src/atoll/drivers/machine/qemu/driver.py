@@ -26,6 +26,7 @@ from atoll.drivers.machine.base import (
     Seen,
     capabilities_of,
 )
+from atoll.drivers.machine.console_log import limit_of
 from atoll.drivers.machine.qemu import disks, record
 from atoll.drivers.machine.qemu.argv import Accelerator, overhead_mib
 from atoll.drivers.machine.qemu.channel import PARK, new_order
@@ -40,7 +41,7 @@ from atoll.model.hardware import Watchdog
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
 from atoll.model.volume import DiskInterface
-from atoll.system import links, processes, steps
+from atoll.system import aside, file_limits, links, processes, steps
 from atoll.system.undo import Undo
 
 START_TIMEOUT_S = 20.0
@@ -202,6 +203,11 @@ class QemuDriver:
             self._consoles[machine.ip] = console
             return console
 
+    def let_log_grow(self, machine: Machine) -> None:
+        watch = self._watches.get(machine.ip)
+        if watch is not None:
+            file_limits.raise_to(watch.process, limit_of(record.console_log_path(machine)))
+
     async def display(self, machine: Machine) -> Console:
         async with self._lock(machine):
             watch = await self._watch_of(machine, "opening its screen")
@@ -230,7 +236,10 @@ class QemuDriver:
         return not await disks.is_fixed(await self._watching(machine, "looking at its disks"), name)
 
     async def attach(self, machine: Machine, disk: Disk) -> None:
-        await disks.attach(machine, await self._watching(machine, f"attaching disk {disk.name}"), disk)
+        watch = await self._watching(machine, f"attaching disk {disk.name}")
+        # Or it could not write to the end of it.
+        await aside.run(file_limits.raise_to, watch.process, disk.most_bytes)
+        await disks.attach(machine, watch, disk)
 
     async def detach(self, machine: Machine, name: str) -> None:
         await disks.detach(machine, await self._watching(machine, f"detaching disk {name}"), name)
@@ -303,6 +312,7 @@ class QemuDriver:
             await watch.connect(ATTACH_TIMEOUT_S)
         if not watch.ending:
             self._follow(machine, watch)
+            await aside.run(self.let_log_grow, machine)
             return Seen(machine.ip, process.pid)
         # Ended while nobody watched: told as an answer, so not as an event as well.
         reason = await watch.conclude()
