@@ -31,6 +31,7 @@ from machine_labs import (
     Lab,
     bridges_of,
     machine_of,
+    read_log,
     until,
 )
 
@@ -52,6 +53,9 @@ while :; do
         deaf) trap '' TERM PWR; echo "deaf now" ;;
         keep) echo good morning >/kept; echo "kept it" ;;
         use) held=$(/bin/busybox head -c 40000000 /dev/zero | /bin/busybox tr '\\000' x); echo "uses ${#held}" ;;
+        fill) echo filling; /bin/busybox dd if=/dev/zero of=/full bs=1M; echo "filled: $?" ;;
+        unfill) /bin/busybox rm /full; echo "unfilled: $?" ;;
+        flood) while :; do echo "a line of many that say nothing, and come without end"; done ;;
         *) echo "heard $line" ;;
     esac
 done
@@ -113,7 +117,7 @@ class ContainerLab(Lab):
         # A range as a node would give it; labs of other tests use others.
         uid = RANGES + (self.number * 256 + int(ip.rpartition(".")[2])) % 7_936 * IDS
         image = {"rootfs": self.image.archive, "image_digest": self.image.digest}
-        return replace(machine, nic=nic, uid=uid, ids=IDS, **image)
+        return replace(machine, nic=nic, uid=uid, ids=IDS, root_mib=64, **image)
 
     def traces(self, machine: Machine) -> set[str]:
         ports = {f"link {name}" for name in self.bridges(machine)}
@@ -198,8 +202,11 @@ class ContainerLab(Lab):
         """Wait until all of it has gone, while no agent is there."""
         raise NotImplementedError
 
+    def log(self, machine: Machine) -> str:
+        return self._log(machine).decode(errors="replace")
+
     def _log(self, machine: Machine) -> bytes:
-        return (machine.directory / "console.log").read_bytes()
+        return read_log(machine.directory / "console.log")
 
 
 class LxcLab(ContainerLab):

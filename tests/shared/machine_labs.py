@@ -25,7 +25,7 @@ from atoll.drivers.machine.sim import SimDriver, SimFaults
 from atoll.errors import AtollError
 from atoll.images import cpio, packages
 from atoll.model.vm import MachineType
-from atoll.system import cgroups, files, namespaces, processes
+from atoll.system import cgroups, files, namespaces, processes, sparse
 from atoll.system.links import Links
 
 READY = b"guest ready"
@@ -70,6 +70,10 @@ while read -r line; do
         disks)
             for name in DISK_DRIVERS; do /bin/busybox insmod /modules/$name.ko 2>/dev/null; done
             while read -r major minor blocks name; do echo "disk $name has $blocks KiB"; done </proc/partitions ;;
+        write)
+            for name in DISK_DRIVERS; do /bin/busybox insmod /modules/$name.ko 2>/dev/null; done
+            /bin/busybox dd if=/dev/zero of=/dev/vda bs=1M count=24 conv=fsync; echo "wrote: $?" ;;
+        flood) while :; do echo "a line of many that say nothing, and come without end"; done ;;
         *) echo "heard $line" ;;
     esac
 done
@@ -358,8 +362,18 @@ class QemuLab(Lab):
         os.close(typing)
         await monitor.close()
 
+    async def until_logged(self, machine: Machine, text: str) -> None:
+        await until(lambda: text.encode() in self._log(machine))
+
     def _log(self, machine: Machine) -> bytes:
-        return (machine.directory / "console.log").read_bytes()
+        return read_log(machine.directory / "console.log")
+
+
+def read_log(path: Path) -> bytes:
+    """What is kept of a log, which is sparse."""
+    with path.open("rb") as file:
+        file.seek(sparse.first_kept(file.fileno()))
+        return file.read()
 
 
 def bridges_of(machine: Machine, namespace: str) -> dict[str, str]:

@@ -105,6 +105,11 @@ def add_create_options(parser: Parser) -> None:
         metavar="size=SIZE[,KEY=VALUE…]",
         help="with name=, format=raw|qcow2, fs=ext4, type=memory, store=, interface=virtio|nvme|ide; may be repeated",
     )
+    parser.add_argument(
+        "--root-size",
+        metavar="SIZE",
+        help="how much a container may change of its image; default: the node's",
+    )
     add_policy_options(parser, changing=False)
     # Everything so far is in a request; those below say how to go about it.
     known = {action.dest: action.default for action in parser._actions}
@@ -182,6 +187,7 @@ def _policies(options: argparse.Namespace, now: datetime | None) -> dict[str, An
         "destroy_on_power_down": options.destroy_on_power_down,
         "protected": options.protect,
         "expires_at": options.expires and parse_expiry(options.expires, now or clock.now()),
+        "root_mib": options.root_size and parse_mib("root_size", options.root_size),
         "volumes": tuple(parse_volume(text) for text in options.volume) or None,
     }
     return {name: value for name, value in given.items() if value is not None}

@@ -30,7 +30,7 @@ def vm_view(now: datetime) -> View[VM]:
         columns=(
             Column("name", lambda vm: vm.name, min_width=12),
             Column("ip", lambda vm: vm.ip, key=lambda vm: ip_key(vm.ip), min_width=13),
-            Column("state", lambda vm: vm.state, paint=lambda vm: _COLOURS[vm.state], min_width=8),
+            Column("state", _state, paint=lambda vm: _COLOURS[vm.state], min_width=8),
             Column("image", lambda vm: vm.image, min_width=9),
             Column("cpus", lambda vm: show_cpus(vm.milli_cpus), key=lambda vm: vm.milli_cpus),
             Column("memory", lambda vm: show_mib(vm.memory_mib), key=lambda vm: vm.memory_mib, min_width=8),
@@ -76,6 +76,11 @@ def vm_view(now: datetime) -> View[VM]:
 
 def show_cpus(milli_cpus: int) -> str:
     return f"{milli_cpus / 1000:g}"
+
+
+def _state(vm: VM) -> str:
+    """Its state; of one that is held up for want of room, that as well: `reason` says more."""
+    return f"{vm.state}, paused" if vm.is_paused else vm.state
 
 
 def _last_stage(vm: VM) -> str:

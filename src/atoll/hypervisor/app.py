@@ -102,7 +102,9 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
 
     probe = images.get(config.probe_image)
     kernel = images.path(probe, probe.boot.kernel)
-    setting = registry.Setting(signals.exit, kernel, config.state, config.container_engine)
+    setting = registry.Setting(
+        signals.exit, kernel, config.state, config.container_engine, on_stall=signals.stall
+    )
     drivers = {name: await registry.load(name, setting) for name in config.drivers}
     for driver in drivers.values():
         stack.push_async_callback(driver.close)
@@ -113,7 +115,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     await asyncio.to_thread(
         holds.prepare, images_of(record.vm for record in loaded.values()), complete=not records.unreadable
     )
-    stores = Stores(places, owner, config.disk_reserve_mib)
+    stores = Stores(places, owner, config.disk_reserve_mib, roots=config.state / "vms")
     stores.prepare(loaded, records.unreadable, records.carried)
     vms = Inventory(config.name, records, loaded)
     control = ControlPort(config.port, config.listen)
@@ -150,6 +152,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         total=_capacity(config, stores),
         cores=host.cores(),
         overcommit=config.overcommit,
+        root_mib=config.root_mib,
         operators=Operators(users=config.operator_users, groups=config.operator_groups),
         drivers=tuple(kinds.described.values()),
         has_roles=credentials is not None,
@@ -168,7 +171,12 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     await network.serve(holdings.subnets)
     stack.callback(link_events.watch(signals.link))
     await recover(service, bench, config.cgroup)
-    logs = BootLogs(records.directory)
+
+    def trimmed(ip: str) -> None:
+        if (vm := vms.find_by_ip(ip)) is not None:
+            machines.let_log_grow(vm)
+
+    logs = BootLogs(records.directory, trimmed)
     meter = Meter(vms.list, machines.group, stores.used_mib)
     tls = Tls(config.pki)
     doors = Doors(

@@ -29,6 +29,7 @@ from atoll.model.checks import (
 )
 from atoll.model.network import MAX_DNS
 from atoll.model.node import Overcommit
+from atoll.model.volume import MAX_VOLUME_MIB, MIN_ROOT_MIB
 from atoll.serving.hooks.config import HookConfig, check_hooks
 from atoll.serving.tls import Pki
 from atoll.serving.user_limits import UserLimits
@@ -103,7 +104,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     memory_reserve_mib: int = 512
     """Memory that is kept for the host itself."""
     disk_reserve_mib: int = 512
-    """Space that is kept free in every store."""
+    """Space that is kept free in every store, and where roots are kept: nothing of it is promised to VMs."""
+    root_mib: int = 1024
+    """How much a container may change of its image, unless its create says otherwise; in MiB."""
     templates: int = 8
     """How many templates are kept, from which VMs are forked; 0: every VM boots."""
     hot_pool: int = 0
@@ -174,6 +177,7 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "port": lambda key, value: check_range(key, value, 1, 65535),
     "memory_reserve_mib": lambda key, value: check_range(key, value, 0, MAX_RESERVE_MIB, "MiB"),
     "disk_reserve_mib": lambda key, value: check_range(key, value, 0, MAX_RESERVE_MIB, "MiB"),
+    "root_mib": lambda key, value: check_range(key, value, MIN_ROOT_MIB, MAX_VOLUME_MIB, "MiB"),
     "templates": lambda key, value: check_range(key, value, 0, 1000),
     "audit_days": lambda key, value: check_range(key, value, 1, 36500, "days"),
     "hot_pool": lambda key, value: check_range(key, value, 0, 1000),

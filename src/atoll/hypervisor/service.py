@@ -26,6 +26,7 @@ from atoll.hypervisor.vms.permits import Permit
 from atoll.hypervisor.vms.policies import Policies
 from atoll.hypervisor.vms.readiness import Board
 from atoll.hypervisor.vms.stages import Stages
+from atoll.hypervisor.vms.stalls import Stalls
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.hypervisor.volumes.volumes import Volumes
@@ -71,6 +72,7 @@ class Hypervisor:
         self.policies = Policies(bench, self.life, self._note_own)
         self.exits = Exits(bench, self.policies, awaited)
         self.lost_links = LostLinks(bench, self._note_own)
+        self.stalls = Stalls(bench, self._note_own)
         self._duties = Duties(self.vms.records, lambda: self.holdings.drained, self.policies.do, clock.now)
         self._news = NodeNews(self.node, lambda node: self.events.emit(EventKind.NODE, node=node))
         self.events = Events(clock.now, lambda: (self.node(), self.vms.list()))
@@ -80,6 +82,7 @@ class Hypervisor:
         # Members of the hot pool are no VMs, and each of these minds its own.
         signals.exit.listen(self.pool.on_exit)
         signals.exit.listen(self.exits.on_exit)
+        signals.stall.listen(self.stalls.changed)
         signals.reached.listen(self.pool.reached)
         signals.reached.listen(self.stages.reached)
         signals.link.listen(self.pool.on_link)

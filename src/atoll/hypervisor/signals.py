@@ -13,6 +13,8 @@ class Signals:
     def __init__(self) -> None:
         self.exit: Signal[[str, Exit]] = Signal()
         """A machine ended: the VM's IP, and how."""
+        self.stall: Signal[[str, bool]] = Signal()
+        """A machine was paused for want of room, or goes on: the VM's IP, and which of the two."""
         self.reached: Signal[[str, str]] = Signal()
         """A guest reached a stage: the VM's IP, and the stage: dhcp or metadata."""
         self.link: Signal[[str | None, bool]] = Signal()

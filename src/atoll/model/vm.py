@@ -34,7 +34,18 @@ from atoll.model.hardware import (
 )
 from atoll.model.network import link_local
 from atoll.model.ssh import SshKeys, check_ssh_keys
-from atoll.model.volume import MAX_VOLUMES, Volume, VolumeSpec, VolumeType, check_interfaces, check_volumes
+from atoll.model.volume import (
+    MAX_VOLUME_MIB,
+    MAX_VOLUMES,
+    MIN_ROOT_MIB,
+    ROOT,
+    RootMib,
+    Volume,
+    VolumeSpec,
+    VolumeType,
+    check_interfaces,
+    check_volumes,
+)
 
 MAX_MEMORY_MIB = 16 << 20
 MAX_MILLI_CPUS = 1_024_000
@@ -70,6 +81,9 @@ class VmState(StrEnum):
     DAMAGED = "damaged"
     """Its record cannot be read. What runs of it runs on; it can be destroyed, and nothing else."""
 
+
+PAUSED = "paused: "
+"""How the reason of a VM begins that runs, but does not get on: there is no room for what its guest writes."""
 
 UNKNOWN_DRIVER = "unknown"
 """That of a damaged VM: any of the node's may run it."""
@@ -148,6 +162,9 @@ class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
     watchdog_action: WatchdogAction = WatchdogAction.RESET
     """What comes of a guest that has begun to stir its watchdog and stirs it no more."""
     netboot: Netboot = Netboot.NEVER
+    root_mib: RootMib | None = None
+    """How much it may change of its image, for kinds that keep that on the node's disk (containers). Left out: what
+    the node gives."""
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
@@ -174,6 +191,8 @@ class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
         check_watchdog(self.watchdog, self.machine_type)
         check_interfaces(self.volumes, has_pci=self.machine_type is not MachineType.MICROVM)
         check_netboot(self)
+        if self.root_mib is not None:
+            check_range("root_mib", self.root_mib, MIN_ROOT_MIB, MAX_VOLUME_MIB, "MiB")
 
 
 class Running(Struct, frozen=True):
@@ -236,7 +255,8 @@ class VM(Struct, frozen=True):
     user_data_sha256: str = ""
     request_id: str = ""
     reason: str = ""
-    """Why it is in this state, where the state alone does not say it."""
+    """Why it is in this state, where the state alone does not say it. One that runs and is paused for want of room on
+    the node's disk says so here; it goes on by itself."""
     ssh_keys: tuple[str, ...] = ()
     role: str | None = None
     imdsv2_required: bool = False
@@ -277,6 +297,17 @@ class VM(Struct, frozen=True):
     @property
     def extra_subnets(self) -> tuple[str, ...]:
         return tuple(nic.subnet for nic in self.nics)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it runs, and is held up for want of room."""
+        return self.state is VmState.RUNNING and self.reason.startswith(PAUSED)
+
+    @property
+    def root_mib(self) -> int | None:
+        """How much it may change of its image; None where its root is in its memory."""
+        roots = (volume.size_mib for volume in self.volumes if volume.name == ROOT and not volume.in_memory)
+        return next(roots, None)
 
 
 def check_extra_subnets(first: str | None, others: tuple[str, ...]) -> None:

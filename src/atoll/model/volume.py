@@ -21,10 +21,12 @@ VOLUME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?$"
 MAX_VOLUME_MIB = 1 << 30
 MAX_VOLUMES = 16
 MAX_IDE_VOLUMES = 4
+MIN_ROOT_MIB = 16
 ROOT = "root"
 
 VolumeName = Annotated[str, Meta(pattern=VOLUME_PATTERN, max_length=20)]
 VolumeMib = Annotated[int, Meta(ge=1, le=MAX_VOLUME_MIB)]
+RootMib = Annotated[int, Meta(ge=MIN_ROOT_MIB, le=MAX_VOLUME_MIB)]
 
 
 class VolumeFormat(StrEnum):
@@ -88,7 +90,7 @@ class Volume(Struct, frozen=True):
     fs: FileSystem = FileSystem.NONE
     type: VolumeType = VolumeType.PERSISTENT
     store: str = ""
-    """Where it is kept; empty for what is in memory."""
+    """Where it is kept; empty for what is in memory, and for a root, which its VM's kind keeps."""
     attached: bool = True
     """Whether the guest has it; one that is detached is kept, and counted."""
     made: bool = True

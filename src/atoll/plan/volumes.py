@@ -27,9 +27,12 @@ from atoll.model.volume import (
 
 STORE_HINT = "put that right and restart the agent; see: atoll node show"
 
+ROOTS = ""
+"""What the place is called in which kinds of machine keep roots: it is no store, and what it holds is in none."""
+
 
 class Space(Struct, frozen=True):
-    """A store: the file system that it is on, and what VMs may use of that."""
+    """A store, or the place of roots: the file system that it is on, and what VMs may use of that."""
 
     name: str
     device: int
@@ -77,9 +80,20 @@ def free_by_store(spaces: Sequence[Space], volumes: Iterable[Volume]) -> dict[st
     device_of = {space.name: space.device for space in spaces}
     used: Counter[int] = Counter()
     for volume in volumes:
-        if volume.store in device_of:
+        if volume.store in device_of and not volume.in_memory:
             used[device_of[volume.store]] += volume.size_mib
     return {space.name: space.total_mib - used[space.device] for space in spaces}
+
+
+def check_root(size_mib: int, spaces: Sequence[Space], volumes: Iterable[Volume]) -> None:
+    """Refuse a root that the file system of roots has no room for."""
+    left = free_by_store(spaces, volumes).get(ROOTS)
+    if left is not None and size_mib > max(0, left):
+        raise NoCapacity(
+            f"a root of {show_mib(size_mib)}: where roots are kept, {show_mib(max(0, left))} are left",
+            hint="ask for less, or destroy a VM; see: atoll node show",
+            details={"free_mib": left},
+        )
 
 
 def store_infos(spaces: Sequence[Space], volumes: Iterable[Volume]) -> tuple[StoreInfo, ...]:
@@ -89,6 +103,7 @@ def store_infos(spaces: Sequence[Space], volumes: Iterable[Volume]) -> tuple[Sto
             space.name, space.total_mib, 0 if space.problem else max(0, free[space.name]), space.problem
         )
         for space in spaces
+        if space.name != ROOTS
     )
 
 
@@ -119,6 +134,7 @@ def place(
 def choose_store(size_mib: int, pinned: str | None, spaces: Sequence[Space], there: Sequence[Volume]) -> str:
     """The store for a volume of this size; of equal ones that with the fewest volumes."""
     free = free_by_store(spaces, there)
+    free.pop(ROOTS, None)
     if pinned is not None and pinned not in free:
         raise NotFound(f"store {pinned!r}: not on this node", hint=f"there are: {', '.join(free) or 'none'}")
     problems = {space.name: space.problem for space in spaces if space.problem}

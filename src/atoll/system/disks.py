@@ -30,7 +30,7 @@ from atoll.plan.disk_content import (
     least_blocks,
     qcow2_size_mib,
 )
-from atoll.system import aside, clock, files, pids, processes
+from atoll.system import aside, clock, files, pids, processes, sparse
 from atoll.system.failures import failing
 
 TIMEOUT_S = 3600.0
@@ -96,6 +96,31 @@ async def make_ext4(path: Path) -> None:
     """An empty file system over all of a raw disk."""
     # lazy_itable_init: the guest's kernel does the rest in the background, and the file stays small.
     await _run(["mke2fs", "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1,nodiscard"], [path])
+
+
+async def make_root(path: Path, size_mib: int) -> None:
+    """A raw disk of this size with an empty file system for a container: small until it is written to, and all of it
+    the container's. A journal that is a hole is an empty one."""
+    await set_size(path, size_mib)
+    layout = ["-b", "4096", "-i", "16384", "-m", "0", "-J", f"size={min(16, max(4, size_mib // 64))}"]
+    await _run(["mke2fs", "-q", "-F", "-t", "ext4", *layout, "-E", "lazy_journal_init=1,discard"], [path])
+
+
+def copy_sparse(source: Path, target: Path) -> None:
+    """A new file with the same content, holes as holes."""
+    with contextlib.ExitStack() as opened:
+        from_ = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        opened.callback(os.close, from_)
+        to = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        opened.callback(os.close, to)
+        size = os.fstat(from_).st_size
+        os.ftruncate(to, size)
+        at = sparse.first_kept(from_)
+        while at < size:
+            end = os.lseek(from_, at, os.SEEK_HOLE)
+            while at < end:
+                at += os.copy_file_range(from_, to, end - at, at, at)
+            at = sparse.first_kept(from_, end)
 
 
 async def convert(source: Path, source_format: str, target: Path, target_format: str) -> None:

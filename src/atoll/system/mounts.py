@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import os
 import struct
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -19,11 +22,21 @@ from typing import TypeVar
 from msgspec import Struct
 
 from atoll.errors import HostFailure
-from atoll.system import host
+from atoll.system import clock, host
 from atoll.system.failures import failing
 
 T = TypeVar("T")
 
+_LOOP_CONFIGURE = 0x4C0A
+_LOOP_CTL_GET_FREE = 0x4C82
+_LO_FLAGS_AUTOCLEAR = 4
+_LO_FLAGS_DIRECT_IO = 16
+_LOOP_BLOCK = 4096
+_LOOP_TRIES = 64
+_LOCK_PAUSE_S = 0.002
+
+_MS_NOSUID = 2
+_MS_NODEV = 4
 _CLONE_NEWNS = 0x00020000
 _MS_REC = 0x4000
 _MS_SLAVE = 0x80000
@@ -84,6 +97,75 @@ def overlay(target: Path, lower: Path, upper: Path, work: Path) -> None:
     """`lower` with the changes in `upper`. `work` is on the same mount as `upper`."""
     with failing(f"mounting an overlay on {target}"):
         _mount("overlay", target, "overlay", 0, f"lowerdir={lower},upperdir={upper},workdir={work}")
+
+
+def image(file: Path, target: Path, timeout_s: float) -> None:
+    """The ext4 file system in a file. The device goes with the mount.
+
+    One file is mounted once at a time: the device keeps the lock that is taken here. An earlier mount whose last
+    process has just gone is waited for.
+    """
+    with failing(f"mounting {file}"), contextlib.ExitStack() as opened:
+
+        def open_(path: Path) -> int:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            opened.callback(os.close, descriptor)
+            return descriptor
+
+        backing = open_(file)
+        _lock(backing, timeout_s)
+        control = open_(Path("/dev/loop-control"))
+        for _ in range(_LOOP_TRIES):
+            number = fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
+            device = open_(Path(f"/dev/loop{number}"))
+            try:
+                fcntl.ioctl(device, _LOOP_CONFIGURE, _loop_config(backing))
+            except OSError as error:
+                if error.errno != errno.EBUSY:  # somebody else was quicker
+                    raise
+                continue
+            # noinit_itable: tables that are holes are empty. discard: what is deleted is given back.
+            options = "discard,noinit_itable,errors=remount-ro"
+            _mount(f"/dev/loop{number}", target, "ext4", _MS_NOSUID | _MS_NODEV, options)
+            return
+        raise OSError(errno.EBUSY, "no loop device is free")
+
+
+def _lock(descriptor: int, timeout_s: float) -> None:
+    until = clock.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if clock.monotonic() > until:
+                raise
+            time.sleep(_LOCK_PAUSE_S)
+        else:
+            return
+
+
+def _loop_config(backing: int) -> bytes:
+    """A `struct loop_config`: the file, its block size, and of its `struct loop_info64` the flags. Pure."""
+    info = struct.pack("52x I 176x", _LO_FLAGS_AUTOCLEAR | _LO_FLAGS_DIRECT_IO)
+    return struct.pack("II", backing, _LOOP_BLOCK) + info + bytes(64)
+
+
+def options_of(path: Path) -> tuple[str, frozenset[str]]:
+    """The kind of the file system that a path is on, and what it is mounted with, as /proc/self/mountinfo says it."""
+    with failing(f"looking for the mount of {path}"):
+        device = path.stat().st_dev
+        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    return options_in(lines, f"{os.major(device)}:{os.minor(device)}")
+
+
+def options_in(lines: Sequence[str], device: str) -> tuple[str, frozenset[str]]:
+    """Those of the last mount of a device. Pure."""
+    for line in reversed(lines):
+        before, _, after = line.partition(" - ")
+        if before.split()[2] == device:
+            kind, _, options = after.split(" ", 2)
+            return kind, frozenset((*before.split()[5].split(","), *options.split(",")))
+    return "", frozenset()
 
 
 def unmount(target: Path) -> None:

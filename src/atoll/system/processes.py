@@ -44,12 +44,16 @@ __all__ = [
 
 _KILL_PATIENCE_S = 2.0
 
-# Enters the cgroups named before "--" and becomes the program named after it. Everything from outside comes
-# as an argument; nothing is pasted into the script.
-_ENTER_CGROUPS = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
-
-# Becomes the program that follows, once it is told to. Whoever should tell may end instead: then it ends too.
-_WAIT_FOR_WORD = 'read -r _ || exit 125; exec "$@" </dev/null'
+# Scripts that become the program named last. Everything from outside comes as an argument; nothing is pasted in.
+# The first argument is how large files may become, in blocks of 512 bytes: a write beyond that is to fail, and not to
+# be the end of whoever tried (XFSZ).
+_LIMIT_FILES = 'trap "" XFSZ; ulimit -S -f "$1" || exit 125; shift; '
+# Enters the cgroups named before "--".
+_ENTER_CGROUPS = (
+    _LIMIT_FILES + 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
+)
+# Waits for a word. Whoever should tell may end instead: then it ends too.
+_WAIT_FOR_WORD = _LIMIT_FILES + 'read -r _ || exit 125; exec "$@" </dev/null'
 
 
 class Launch(Struct, frozen=True):
@@ -68,6 +72,8 @@ class Launch(Struct, frozen=True):
     cwd: Path | None = None
     output: Path | None = None
     env: Mapping[str, str] | None = None
+    file_limit: int | None = None
+    """The place in any file up to which it may write; in a cgroup or behind walls only."""
 
 
 async def run(
@@ -167,7 +173,7 @@ def spawn_behind(walls: Walls, launch: Launch, readable: Sequence[int] = ()) -> 
     `readable`: those of its open files that it opens again by name.
     """
     # From inside the walls there is no way into a cgroup, so it waits until it has been moved.
-    waiting = ["/bin/sh", "-c", _WAIT_FOR_WORD, "wait-for-word", *confined_argv(launch)]
+    waiting = ["/bin/sh", "-c", _WAIT_FOR_WORD, "wait-for-word", _blocks(launch), *confined_argv(launch)]
     begin, tell = os.pipe()
     with os.fdopen(tell, "wb", buffering=0) as word:
         with os.fdopen(begin, "rb", buffering=0) as stdin, _output(launch) as output:
@@ -196,8 +202,12 @@ def launch_argv(launch: Launch) -> list[str]:
     argv = confined_argv(launch)
     if launch.cgroup is not None:
         entrances = [str(path) for path in cgroups.join_paths(launch.cgroup)]
-        argv = ["/bin/sh", "-c", _ENTER_CGROUPS, "enter-cgroups", *entrances, "--", *argv]
+        argv = ["/bin/sh", "-c", _ENTER_CGROUPS, "enter-cgroups", _blocks(launch), *entrances, "--", *argv]
     return argv
+
+
+def _blocks(launch: Launch) -> str:
+    return "unlimited" if launch.file_limit is None else str(-(-launch.file_limit // 512))
 
 
 def confined_argv(launch: Launch) -> list[str]:

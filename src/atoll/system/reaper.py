@@ -13,7 +13,8 @@ import threading
 
 
 class Reaper:
-    """Its thread starts with the first child, and waits as long as this process lives."""
+    """Its thread starts with the first child, unless it was told to begin before, and waits as long as this process
+    lives."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,10 +37,18 @@ class Reaper:
             return
         with self._lock:
             self._children[handle] = child
-            if self._epoll is None:
-                self._epoll = select.epoll()
-                threading.Thread(target=self._work, args=(self._epoll,), name="reaper", daemon=True).start()
-            self._epoll.register(handle, select.EPOLLIN)
+            self._begun().register(handle, select.EPOLLIN)
+
+    def begin(self) -> None:
+        """Have the thread now, in the namespaces of this one."""
+        with self._lock:
+            self._begun()
+
+    def _begun(self) -> select.epoll:
+        if self._epoll is None:
+            self._epoll = select.epoll()
+            threading.Thread(target=self._work, args=(self._epoll,), name="reaper", daemon=True).start()
+        return self._epoll
 
     def _work(self, epoll: select.epoll) -> None:
         while True:
@@ -52,6 +61,12 @@ class Reaper:
 
 
 _reaper = Reaper()
+
+
+def begin() -> None:
+    """To be called before a child is started in a thread that has namespaces of its own: a thread that began there
+    would keep them, and their mounts, as long as this process lives."""
+    _reaper.begin()
 
 
 def take(child: subprocess.Popen[bytes]) -> None:

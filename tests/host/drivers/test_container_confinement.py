@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +168,7 @@ def test_the_disk_of_an_lxc_container_is_for_root_alone_and_its_mounts_for_its_m
     lxc: tuple[Machine, Path],
 ) -> None:
     machine, process = lxc
-    assert (machine.directory / "lxc/disk").stat().st_mode & 0o777 == 0o700
+    assert (machine.directory / "lxc/root.ext4").stat().st_mode & 0o777 == 0o600
     assert str(machine.directory) not in (process / "mountinfo").read_text()
     mounted = Path("/proc/self/mountinfo").read_text()
     assert str(machine.directory) not in mounted
@@ -178,7 +180,11 @@ def test_what_a_container_writes_belongs_on_disk_to_whom_it_sees(lxc: tuple[Mach
     # As root of the container: through its own root directory.
     (process / "root/made").touch()
     os.chown(process / "root/made", *[machine.uid + 1000] * 2)
-    assert (machine.directory / "lxc/disk/upper/made").stat().st_uid == 1000
+    subprocess.run(["sync", "--file-system", process / "root"], check=True)
+    on_disk = ["debugfs", "-R", "stat upper/made", machine.directory / "lxc/root.ext4"]
+    assert re.search(
+        r"User: +1000 ", subprocess.run(on_disk, check=True, capture_output=True, text=True).stdout
+    )
 
 
 def test_a_docker_container_has_few_rights_and_can_gain_none(docker: tuple[Machine, Path]) -> None:

@@ -19,6 +19,9 @@ from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
 from atoll.model.volume import DiskInterface
 
+ROOT_FILE = "root.ext4"
+"""What a kind that keeps a root as a file calls it in its directory, so that its space is counted."""
+
 
 class Nic(Struct, frozen=True):
     """A network interface of a machine: a link that the driver makes and plugs into a bridge."""
@@ -45,6 +48,12 @@ class Disk(Struct, frozen=True):
     ext4: bool = False
     """Made in memory: with an empty file system."""
     interface: DiskInterface = DiskInterface.VIRTIO
+
+    @property
+    def most_bytes(self) -> int:
+        """The most that its file can become. A qcow2 file is a little larger than the disk in it."""
+        size = self.size_mib << 20
+        return size if self.format == "raw" else size + (size >> 6) + (64 << 20)
 
 
 class Machine(Struct, frozen=True):
@@ -87,6 +96,9 @@ class Machine(Struct, frozen=True):
     ids: int = 1
     """How many users and groups are its own, from `uid` on: more than one for kinds that map users."""
 
+    root_mib: int = 0
+    """How much it may change of its image, for kinds that keep that on disk."""
+
     @property
     def nics(self) -> tuple[Nic, ...]:
         return (self.nic, *self.extra_nics)
@@ -99,6 +111,8 @@ class Exit(StrEnum):
     """The guest shut itself down, or did so when asked."""
     CRASHED = "crashed"
     """Anything else: the process died, the guest panicked."""
+    OVERFULL = "overfull"
+    """It changed more of its image than its root is large, and was ended for that."""
 
 
 class Seen(Struct, frozen=True):
@@ -109,10 +123,17 @@ class Seen(Struct, frozen=True):
     exit: Exit | None = None
     lost: tuple[str, ...] = ()
     """Links of it that somebody removed while it runs: it has none in their place."""
+    stalled: bool = False
+    """It is paused, since there is no room for what its guest writes."""
 
 
 OnExit = Callable[[str, Exit], None]
 """Called in the event loop, once, with the IP of a machine that stopped running."""
+
+
+OnStall = Callable[[str, bool], None]
+"""Called in the event loop with the IP of a machine that was paused since there is no room for what its guest
+writes (True), or that goes on (False)."""
 
 
 class Console(Protocol):
@@ -167,6 +188,15 @@ class HasConsole(Protocol):
     """The kind has a serial line. Its output is also kept in `console.log` of the VM's directory."""
 
     async def console(self, machine: Machine) -> Console: ...
+
+
+@runtime_checkable
+class LimitsLog(Protocol):
+    """The kernel holds `console.log` to a size, whether an agent runs or not."""
+
+    def let_log_grow(self, machine: Machine) -> None:
+        """Its front was given back: so much may be written again. From any thread. Not running is fine."""
+        ...
 
 
 @runtime_checkable
@@ -225,6 +255,24 @@ class MapsUsers(Protocol):
 
     @property
     def ids_per_machine(self) -> int: ...
+
+
+@runtime_checkable
+class CanStall(Protocol):
+    """A machine that finds no room for what its guest writes is paused, and loses nothing of it."""
+
+    async def resume(self, machine: Machine) -> None:
+        """Let a machine that is paused go on; if there is still no room, it is paused again. Not paused is success."""
+        ...
+
+
+@runtime_checkable
+class KeepsRoot(Protocol):
+    """The kind keeps on disk what a machine changes of its image, and holds the machine to its `root_mib`."""
+
+    async def root_limit(self) -> str:
+        """How it is held to that, in words."""
+        ...
 
 
 class BadTemplate(HostFailure):

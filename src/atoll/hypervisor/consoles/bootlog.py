@@ -5,7 +5,10 @@ one place, counted from the first that the guest ever wrote, for good. Whoever r
 sees none twice, or learns how many are gone.
 
     console.log       what is kept, as a sparse file
-    console.offset    how many bytes came before it, where a front cannot be given back and it had to be rewritten
+    console.offset    how many bytes came before it, where a front cannot be given back and it had to be rewritten;
+                      below 0 where its file begins with a hole that was never written (see drivers/machine/console_log)
+
+Between two looks, and while no agent runs, the kernel holds the log to `console_log.MOST`.
 
 Effects: reads and trims `console.log` in VM directories, in threads.
 """
@@ -21,15 +24,14 @@ from pathlib import Path
 from typing import IO
 
 from atoll.api.route import Part
-from atoll.errors import HostFailure
-from atoll.system import aside, clock, files, sparse
+from atoll.drivers.machine.console_log import KEPT, note_place_before, place_before
+from atoll.system import aside, clock, sparse
 
 log = logging.getLogger(__name__)
 
 CHUNK = 64 << 10
 LARGEST = 4 << 20
-KEPT = 1 << 20
-FURTHEST = 1 << 40
+FURTHEST = 8 << 40
 """A sparse file cannot grow for ever either: 16 TiB are the end of one on ext4."""
 EVERY_S = 0.25
 FLOODED_EVERY_S = 0.05
@@ -38,8 +40,13 @@ FLOODED_FOR_S = 5.0
 
 
 class BootLogs:
-    def __init__(self, directory: Callable[[str], Path]) -> None:
+    """`on_trim` is called, in a thread, with the IP of a VM whose log has room again."""
+
+    def __init__(
+        self, directory: Callable[[str], Path], on_trim: Callable[[str], None] = lambda _ip: None
+    ) -> None:
         self._directory = directory
+        self._on_trim = on_trim
 
     async def read(
         self, ip: str, offset: int | None = None, check: Callable[[], object] = lambda: None
@@ -76,6 +83,7 @@ class BootLogs:
             try:
                 if trim(self._path(ip)):
                     trimmed.add(ip)
+                    self._on_trim(ip)
             except OSError as error:
                 log.warning("keeping the boot log of VM %s small: %s", ip, error)
         return trimmed
@@ -112,11 +120,12 @@ class Tail:
             base, size = self._extent()
             self._joined_at = base + size
             if offset is not None:
-                self.at = max(base, min(offset, self._joined_at))
+                self.at = max(base, 0, min(offset, self._joined_at))
                 self._skip_what_is_gone(base)
             else:
-                self.at = max(base, self._joined_at - LARGEST) if history else self._joined_at
-                self._skip_what_is_gone(base, cut=self.at > base and history)
+                first = max(base, 0)
+                self.at = max(first, self._joined_at - LARGEST) if history else self._joined_at
+                self._skip_what_is_gone(base, cut=self.at > first and history)
 
     def __enter__(self) -> Tail:
         return self
@@ -140,7 +149,7 @@ class Tail:
         while True:
             base, size = self._extent()
             # Shorter than what we have seen: somebody cut it.
-            self.at = max(base, min(self.at, base + size))
+            self.at = max(base, 0, min(self.at, base + size))
             self._skip_what_is_gone(base)
             place = self.at - base
             most = (base + size if end is None else end) - self.at
@@ -162,7 +171,7 @@ class Tail:
     def _extent(self) -> tuple[int, int]:
         """The place at which the file begins, and its length."""
         assert self._file is not None
-        return _base(self._path), os.fstat(self._file.fileno()).st_size
+        return place_before(self._path), os.fstat(self._file.fileno()).st_size
 
     def _opened(self) -> IO[bytes] | None:
         if self._file is None:
@@ -201,24 +210,11 @@ def _rewrite(path: Path, console: IO[bytes], size: int) -> None:
     """Without holes, what is written meanwhile can be lost; the disk matters more."""
     console.seek(size - KEPT)
     end = console.read(KEPT)
-    with contextlib.suppress(HostFailure):  # on a full disk, places are counted anew
-        files.write_durably(_base_path(path), b"%d" % (_base(path) + size - KEPT))
+    with contextlib.suppress(OSError):  # on a full disk, places are counted anew
+        note_place_before(path, place_before(path) + size - KEPT)
     console.truncate(0)
     console.seek(0)
     console.write(end)
-
-
-def _base_path(path: Path) -> Path:
-    return path.with_name("console.offset")
-
-
-def _base(path: Path) -> int:
-    """How many bytes of the console were before those in the file."""
-    try:
-        with _open(_base_path(path), os.O_RDONLY) as file:
-            return int(file.read(20))
-    except (FileNotFoundError, ValueError):
-        return 0
 
 
 def _open(path: Path, flags: int) -> IO[bytes]:

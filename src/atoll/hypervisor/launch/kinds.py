@@ -11,6 +11,7 @@ from atoll.drivers.machine.base import (
     CanResizeMemory,
     HasDisplay,
     HasHardware,
+    KeepsRoot,
     MachineDriver,
     MapsUsers,
 )
@@ -67,3 +68,7 @@ class Kinds(Struct, frozen=True):
     def with_live_memory(self) -> frozenset[str]:
         """The kinds whose memory can change while they run."""
         return frozenset(name for name, driver in self.drivers.items() if isinstance(driver, CanResizeMemory))
+
+    def with_roots(self) -> frozenset[str]:
+        """The kinds that keep roots on the node's disk."""
+        return frozenset(name for name, driver in self.drivers.items() if isinstance(driver, KeepsRoot))

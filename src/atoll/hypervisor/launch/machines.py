@@ -18,9 +18,11 @@ from atoll.drivers.machine.base import (
     CanFork,
     CanRehearse,
     CanResizeMemory,
+    CanStall,
     Disk,
     GivesAddress,
     KeepsElsewhere,
+    LimitsLog,
     Machine,
     MachineDriver,
     Seen,
@@ -34,7 +36,7 @@ from atoll.model.hardware import boot_from
 from atoll.model.image import Image
 from atoll.model.network import Subnet
 from atoll.model.vm import UNKNOWN_DRIVER, VM, ConsoleKind, StartedBy, VmNic
-from atoll.model.volume import FileSystem, Volume, VolumeFormat
+from atoll.model.volume import ROOT, FileSystem, Volume
 from atoll.plan import capacity
 from atoll.plan.ids import Ids
 from atoll.system import aside, cgroup_moves, cgroups, host, steps
@@ -54,7 +56,7 @@ def _nowhere(ip: str, volume: Volume) -> Path:
 
 def _is_disk(volume: Volume) -> bool:
     """A root in memory is not a disk."""
-    return volume.format is not VolumeFormat.MEMORY and volume.made
+    return volume.name != ROOT and volume.made
 
 
 class MachinePlace(Struct, frozen=True):
@@ -136,6 +138,7 @@ class Machines:
             screen=vm.console is ConsoleKind.VNC,
             watchdog=vm.watchdog,
             watchdog_action=vm.watchdog_action,
+            root_mib=vm.root_mib or 0,
         )
 
     def disk(self, vm: VM, volume: Volume) -> Disk:
@@ -166,11 +169,27 @@ class Machines:
         """The kinds of machine whose memory can change while they run."""
         return self._kinds.with_live_memory()
 
+    def root_kinds(self) -> frozenset[str]:
+        """The kinds of machine that keep roots on the node's disk."""
+        return self._kinds.with_roots()
+
     async def resize_memory(self, vm: VM) -> None:
         """Hold a machine that runs to the memory of its VM. Conflict when it uses more than that."""
         driver = self.driver(vm.driver)
         assert isinstance(driver, CanResizeMemory)
         await driver.resize_memory(self.machine(vm))
+
+    async def resume(self, vm: VM) -> None:
+        """Let a machine go on that is paused for want of room."""
+        driver = self.driver(vm.driver)
+        if isinstance(driver, CanStall):
+            await driver.resume(self.machine(vm))
+
+    def let_log_grow(self, vm: VM) -> None:
+        """The log of its console was made smaller: so much may be written again. From any thread."""
+        driver = self._kinds.drivers.get(vm.driver)
+        if isinstance(driver, LimitsLog):
+            driver.let_log_grow(self.machine(vm))
 
     def gives_address(self, vm: VM) -> bool:
         """Whether a VM of its kind has its address once it is started, and asks nobody for one."""

@@ -23,7 +23,7 @@ from atoll.model.vm import VM, ConsoleKind, VmNic, VmSpec, VmState, instance_id_
 from atoll.model.volume import Volume, VolumeFormat, VolumeSpec, VolumeType
 from atoll.plan import capacity
 from atoll.plan.addresses import check_gives_key, choose, free_addresses, nic_of
-from atoll.plan.volumes import place
+from atoll.plan.volumes import check_root, place
 
 
 def needs_tokens(spec: VmSpec, image: Image) -> bool:
@@ -88,7 +88,7 @@ def plan_vm(
         created_at=now,
         instance_id=instance_id,
         ready={},
-        volumes=(Volume(VolumeFormat.MEMORY, 0, type=VolumeType.MEMORY), *_as_asked(spec.volumes)),
+        volumes=(_root(spec, room), *_as_asked(spec.volumes)),
         user_data_sha256=hashlib.sha256(request.user_data).hexdigest() if request.user_data else "",
         request_id=request.request_id or "",
         ssh_keys=spec.ssh_keys,
@@ -110,6 +110,8 @@ def plan_vm(
     check_disks(vm, room.disk_kinds)
     check_screen(vm, room.screen_kinds)
     check_hardware(vm, room.hardware_kinds)
+    if vm.root_mib is not None:
+        check_root(vm.root_mib, room.spaces, room.volumes)
     placed = place(spec.volumes, room.spaces, room.volumes, vm.volumes[:1])
     return structs.replace(vm, volumes=(vm.volumes[0], *placed))
 
@@ -128,6 +130,18 @@ def _check_role(vm: str, role: str, identity: Identity, room: Room, *, shown: bo
             f"VM {vm}: role {role}: the issuer of {room.node} is its own CA, which takes no credential for a role",
             hint=f"leave it out; it takes a certificate with group {role}, or an operator of the node",
         )
+
+
+def _root(spec: VmSpec, room: Room) -> Volume:
+    """Its root: in its memory, or what it may change of its image, on the node's disk."""
+    if spec.driver in room.root_kinds:
+        return Volume(VolumeFormat.RAW, spec.root_mib or room.root_mib)
+    if spec.root_mib is not None:
+        raise Conflict(
+            f"VM {spec.name}: machines of kind {spec.driver} have their root in memory, and it has no size of its own",
+            hint="give it memory, or a volume",
+        )
+    return Volume(VolumeFormat.MEMORY, 0, type=VolumeType.MEMORY)
 
 
 def _as_asked(specs: Sequence[VolumeSpec]) -> list[Volume]:

@@ -22,6 +22,11 @@ log = logging.getLogger(__name__)
 
 NOTE_AGAIN_S = 0.5
 LONGEST_NOTE_AGAIN_S = 30.0
+_WHY = {
+    Exit.POWERED_OFF: "the guest powered off",
+    Exit.CRASHED: "the machine ended unexpectedly",
+    Exit.OVERFULL: "the machine was ended: it wrote more to its root than that is large",
+}
 _UP = frozenset({VmState.STARTING, VmState.RUNNING})
 
 
@@ -82,12 +87,11 @@ class Exits:
             await self._policies.destroy_on_power_down(vm)
             return
         happening = Happening.POWERED_OFF if powered_off else Happening.DIED
-        why = "the guest powered off" if powered_off else "the machine ended unexpectedly"
         await self._vms.update(
             vm,
             state=after(VmState.RUNNING, happening),
             want=Want.STOPPED if powered_off and verdict.restart_at is None else Want.RUNNING,
-            reason=f"{why}; {verdict.note}" if verdict.note else why,
+            reason=f"{_WHY[exit_]}; {verdict.note}" if verdict.note else _WHY[exit_],
             restart_at=verdict.restart_at,
         )
         steps.step("exit.noted")

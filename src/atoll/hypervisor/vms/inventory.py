@@ -172,6 +172,10 @@ class Inventory:
         coming = structs.replace(self.current(vm), **own)
         return await self._whole(vm, self._update(vm, changes), coming)
 
+    async def tell(self, vm: VM, reason: str) -> None:
+        """Say what is seen of it. In memory alone, also on a full disk: the next agent sees it too."""
+        await self._whole(vm, self._tell(vm, reason))
+
     async def move(self, vm: VM, to: VM, carry: Carry) -> VM:
         """Give a VM another address. `carry` takes what is kept elsewhere from the old to the new one.
 
@@ -237,6 +241,11 @@ class Inventory:
             raise
         self._take(record)
         return record.vm
+
+    async def _tell(self, vm: VM, reason: str) -> None:
+        record = self.record(vm)
+        if record.vm.reason != reason:
+            self._take(structs.replace(record, vm=structs.replace(record.vm, reason=reason)))
 
     def _take(self, record: Record) -> None:
         self._vms[record.vm.ip] = record

@@ -22,6 +22,7 @@ from atoll.hypervisor.vms.exits import Exits
 from atoll.hypervisor.vms.life import Life
 from atoll.hypervisor.vms.lost_links import LostLinks
 from atoll.hypervisor.vms.records import Record
+from atoll.hypervisor.vms.stalls import Stalls
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.model.lifecycle import DOWN
 from atoll.model.vm import VM, VmState
@@ -38,6 +39,7 @@ class Recovering(Protocol):
     life: Life
     exits: Exits
     lost_links: LostLinks
+    stalls: Stalls
 
     async def sweep(self) -> None: ...
 
@@ -148,6 +150,7 @@ async def _take(service: Recovering, action: Remedy, vm: VM, seen: Seen | None) 
         case Remedy.ADOPT:
             await service.life.adopt(vm)
             await service.lost_links.note(vm, seen.lost if seen else ())
+            service.stalls.note(vm, seen is not None and seen.stalled)
         case Remedy.RELAUNCH:
             await service.life.await_turn(vm)
         case Remedy.LEAVE:

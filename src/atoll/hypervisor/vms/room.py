@@ -15,6 +15,8 @@ from atoll.plan.addresses import Given, Place
 from atoll.plan.policies import Backoff
 from atoll.plan.volumes import Space
 
+DEFAULT_ROOT_MIB = 1024
+
 
 class NodeFacts(Struct, frozen=True):
     """What does not change while the agent runs."""
@@ -33,6 +35,8 @@ class NodeFacts(Struct, frozen=True):
     cores: int = 0
     overcommit: Overcommit = Overcommit()
     backoff: Backoff = Backoff()
+    root_mib: int = DEFAULT_ROOT_MIB
+    """The size of a root that nobody asked for."""
     acknowledge_within_s: float = 15.0
     """How long a creator that said it would has to acknowledge the VM that it was given."""
 
@@ -66,6 +70,10 @@ class Room(Struct, frozen=True):
     """Kinds of machine that have a kernel and devices of their own."""
     memory_kinds: frozenset[str] = frozenset()
     """Kinds of machine whose memory is a limit, which can change while they run."""
+    root_kinds: frozenset[str] = frozenset()
+    """Kinds of machine that keep roots on the node's disk."""
+    root_mib: int = DEFAULT_ROOT_MIB
+    """The size of a root that nobody asked for."""
 
     @property
     def vcpus(self) -> int:

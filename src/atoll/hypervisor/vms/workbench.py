@@ -16,6 +16,7 @@ from atoll.hypervisor.vms.room import NodeFacts, Room
 from atoll.identity.access import Operators
 from atoll.images.store import ImageStore
 from atoll.model.node import Capacity
+from atoll.model.vm import VM
 from atoll.model.volume import Unclaimed, Volume
 from atoll.plan import capacity
 from atoll.plan.volumes import Space
@@ -43,6 +44,10 @@ class VolumeStores(Protocol):
 
     def discard(self, ip: str) -> None:
         """Remove all volumes of a VM."""
+        ...
+
+    def free_mib(self, vm: VM) -> int | None:
+        """What is free where its volumes are, at the place that has least; None when it has none in a store."""
         ...
 
 
@@ -92,6 +97,8 @@ class Workbench(Struct, frozen=True):
             screen_kinds=self.machines.screen_kinds(),
             hardware_kinds=self.machines.hardware_kinds(),
             memory_kinds=self.machines.memory_kinds(),
+            root_kinds=self.machines.root_kinds(),
+            root_mib=self.facts.root_mib,
         )
 
     def unused(self) -> Capacity:

@@ -22,13 +22,14 @@ from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mappi
 from pathlib import Path
 from typing import IO
 
+from atoll.drivers.machine.base import ROOT_FILE
 from atoll.errors import AtollError, Conflict, HostFailure, Invalid, NotFound
 from atoll.hypervisor.vms.records import Record
 from atoll.model.checks import is_ip
 from atoll.model.size import show_mib
 from atoll.model.vm import VM
 from atoll.model.volume import FileSystem, Unclaimed, Volume, VolumeFormat
-from atoll.plan.volumes import STORE_HINT, Space, StoreEvidence, store_problem
+from atoll.plan.volumes import ROOTS, STORE_HINT, Space, StoreEvidence, store_problem
 from atoll.system import aside, cgroups, clock, disks, files
 from atoll.system.attic import KEPT_FOR, Attic
 from atoll.system.failures import failing
@@ -47,9 +48,13 @@ _QCOW2_MARGIN_MIB = 64
 class Stores:
     """The stores of a node by name."""
 
-    def __init__(self, places: Mapping[str, Path], owner: Owner, reserve_mib: int = 0) -> None:
+    def __init__(
+        self, places: Mapping[str, Path], owner: Owner, reserve_mib: int = 0, *, roots: Path | None = None
+    ) -> None:
+        """`roots`: the directory of VMs, in which drivers keep their roots."""
         self._places = dict(places)
         self._owner = owner
+        self._roots = roots
         self._reserve_mib = reserve_mib
         self._problems: dict[str, str] = {}
         """Stores that are not used, and why."""
@@ -149,17 +154,18 @@ class Stores:
 
     def _spaces(self, volumes: Collection[Volume]) -> Iterator[Space]:
         """What may be promised in all, however much of it is written already."""
+        taken = {name: (place, place.glob("*/*")) for name, place in self._usable().items()}
+        if self._roots is not None:
+            taken[ROOTS] = (self._roots, self._roots.glob(f"*/*/{ROOT_FILE}"))
         ours: dict[int, int] = {}
-        for place in self._usable().values():
+        for place, paths in taken.values():
             device = place.stat().st_dev
-            taken = sum(disks.allocated_mib(path) for path in place.glob("*/*"))
-            ours[device] = ours.get(device, 0) + taken
-        for number, (name, place) in enumerate(self._places.items(), 1):
-            if name in self._problems:
-                # What was promised of it stays promised, and takes nothing from the others.
-                promised_mib = sum(volume.size_mib for volume in volumes if volume.store == name)
-                yield Space(name, -number, promised_mib, self._problems[name])
-                continue
+            ours[device] = ours.get(device, 0) + sum(map(disks.allocated_mib, paths))
+        for number, (name, problem) in enumerate(self._problems.items(), 1):
+            # What was promised of it stays promised, and takes nothing from the others.
+            promised_mib = sum(volume.size_mib for volume in volumes if volume.store == name)
+            yield Space(name, -number, promised_mib, problem)
+        for name, (place, _) in taken.items():
             device = place.stat().st_dev
             total_mib = files.free_mib(place) + ours[device] - self._reserve_mib
             yield Space(name, device, max(0, total_mib))
@@ -313,12 +319,15 @@ class Stores:
                 files.sync_dir(place)
 
     def used_mib(self, vm: VM) -> int:
-        """What its volumes really take."""
-        return sum(
-            disks.allocated_mib(self.path(vm.ip, volume))
-            for volume in vm.volumes
-            if volume.store in self._places
-        )
+        """What its volumes really take, and its root, where that is a file."""
+        volumes = (self.path(vm.ip, volume) for volume in vm.volumes if volume.store in self._places)
+        roots = () if self._roots is None else (self._roots / vm.ip).glob(f"*/{ROOT_FILE}")
+        return sum(map(disks.allocated_mib, (*volumes, *roots)))
+
+    def free_mib(self, vm: VM) -> int | None:
+        """What is free where its volumes are, at the place that has least; None when it has none here."""
+        places = {self._places[volume.store] for volume in vm.volumes if volume.store in self._places}
+        return min(map(files.free_mib, places), default=None)
 
     def _room_for(self, ip: str, volume: Volume) -> Path:
         path = self.path(ip, volume)

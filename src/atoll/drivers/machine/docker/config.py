@@ -61,16 +61,24 @@ def is_of(cloud: str, group: str) -> bool:
 
 
 def container_body(
-    machine: Machine, image: str, *, cgroup_driver: str, most: Mapping[str, int]
+    machine: Machine,
+    image: str,
+    *,
+    cgroup_driver: str,
+    most: Mapping[str, int],
+    storage: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The container: what it runs, what it may do, how much of the host it gets. It has no network yet.
 
     `most` of some resources of a process is what the host lets us have: Podman would ask for more, and fail.
+    `storage`: what holds its root to its size, where the engine can.
     """
     body = _body(machine, cgroup_driver)
     body["HostConfig"]["Ulimits"] = [
         {"Name": name, "Soft": limit, "Hard": limit} for name, limit in {"core": 0, **most}.items()
     ]
+    if storage:
+        body["HostConfig"]["StorageOpt"] = dict(storage)
     own = {**labels(machine), SETTINGS: settings_of(machine, cgroup_driver=cgroup_driver)}
     return {**body, "Image": image, "Labels": own}
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import structs
 
 from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, capabilities_of
-from atoll.drivers.machine.docker import config, parse, record
+from atoll.drivers.machine.docker import config, parse, record, roots
 from atoll.drivers.machine.docker.engine import Engine, chunks_of
 from atoll.drivers.machine.docker.record import Kept
 from atoll.drivers.machine.docker.terminal import Terminal
@@ -30,7 +31,10 @@ from atoll.system import aside, cgroups, files, host, namespaces, processes, ste
 from atoll.system.links import Links, missing
 from atoll.system.undo import Undo
 
+log = logging.getLogger(__name__)
+
 OVERHEAD_MIB = 16
+MIND_AGAIN_S = 1.0
 CLEANING_S = 10.0
 """How long an engine's own processes may take to clean up after a container."""
 
@@ -44,6 +48,9 @@ class _Running:
         self.terminal = terminal
         self.forget: Callable[[], None] = lambda: None
         self.ending: asyncio.Task[None] | None = None
+        self.minding: asyncio.Task[None] | None = None
+        """Whether its root stays within its size."""
+        self.overfull = False
 
 
 class DockerDriver:
@@ -80,8 +87,12 @@ class DockerDriver:
                 + (", user" if info.has("userns") else ""),
                 "cgroup": "limits of CPU, memory and processes for each VM",
                 "files": "its own over the image's, kept by the engine until it is destroyed",
+                "disk": _root_limit(info),
             },
         )
+
+    async def root_limit(self) -> str:
+        return _root_limit(await self._engine.info())
 
     def given_address(self, machine: Machine) -> str:
         return config.address_of(machine)
@@ -104,6 +115,7 @@ class DockerDriver:
             # Forgotten first: its end is ours, and not reported.
             del self._running[machine.ip]
             running.forget()
+            await _stop_minding(running)
             await self._end(running.container)
             await self._run(machine, running.container, running.terminal)
 
@@ -176,7 +188,7 @@ class DockerDriver:
         terminal = Terminal(record.console_log_path(machine))
         await terminal.catch_up(self._engine, found.id)
         await terminal.connect(self._engine, found.id)
-        self._watch(machine, _Running(kept.container, process, terminal))
+        self._watch(machine, _Running(kept.container, process, terminal), found.changes)
         return Seen(machine.ip, process.pid)
 
     async def _kept(self, machine: Machine) -> Kept:
@@ -222,7 +234,8 @@ class DockerDriver:
     async def _ensure_container(self, machine: Machine, kept: Kept) -> Kept:
         """One that suits the machine, with the root that it had before, and no other."""
         kept = await self._clean(machine, kept)
-        cgroup_driver = (await self._engine.info()).cgroup_driver
+        info = await self._engine.info()
+        cgroup_driver = info.cgroup_driver
         if kept.container:
             found = await self._engine.inspect(kept.container)
             if found is None:
@@ -240,7 +253,10 @@ class DockerDriver:
         steps.step("docker.named")
         image = await self._ensure_image(machine, kept.container, name)
         steps.step("docker.imported")
-        body = config.container_body(machine, image, cgroup_driver=cgroup_driver, most=host.process_limits())
+        storage = roots.storage_options(machine.root_mib) if roots.has_quotas(info) else None
+        body = config.container_body(
+            machine, image, cgroup_driver=cgroup_driver, most=host.process_limits(), storage=storage
+        )
         await self._engine.create(name, body)
         steps.step("docker.created")
         kept = Kept(name, others=(kept.container,) if kept.container else ())
@@ -286,14 +302,14 @@ class DockerDriver:
         steps.step("docker.started")
         found = await self._engine.inspect(name)
         process = processes.identify(found.state.pid) if found is not None and found.state.pid else None
-        if process is None:
+        if found is None or process is None:
             raise HostFailure(
                 f"starting machine {machine.name}: its container ended at once",
                 hint="what it wrote: atoll vm log",
             )
         self._plug(machine, process)
         steps.step("docker.plugged")
-        self._watch(machine, _Running(name, process, terminal))
+        self._watch(machine, _Running(name, process, terminal), found.changes)
 
     def _plug(self, machine: Machine, process: processes.Pid) -> None:
         """Of each link one end in its bridge, the other, with its address, in the container."""
@@ -311,17 +327,37 @@ class DockerDriver:
 
     # --- end
 
-    def _watch(self, machine: Machine, running: _Running) -> None:
+    def _watch(self, machine: Machine, running: _Running, changes: str) -> None:
         self._running[machine.ip] = running
+        if changes and machine.root_mib:
+            work = self._mind(machine, running, Path(changes))
+            running.minding = asyncio.create_task(work, name=f"root of {machine.name}")
 
         def gone() -> None:
             running.ending = asyncio.ensure_future(self._report(machine, running))
 
         running.forget = processes.on_gone(running.process, gone)
 
+    async def _mind(self, machine: Machine, running: _Running, changes: Path) -> None:
+        """End it when it has changed more of its image than it may."""
+        while True:
+            try:
+                used = await roots.until_overfull(changes, machine.root_mib)
+                log.warning("machine %s: it is ended, since its root takes %d MiB", machine.name, used >> 20)
+                running.overfull = True
+                await self._engine.kill(running.container, "SIGKILL")
+                return
+            except (Conflict, NotFound):  # it has just gone
+                return
+            except (AtollError, OSError) as error:
+                log.warning("machine %s: minding the size of its root: %s", machine.name, error)
+                await asyncio.sleep(MIND_AGAIN_S)
+
     async def _report(self, machine: Machine, running: _Running) -> None:
+        await _stop_minding(running)
         try:
-            reason = parse.exit_of(await self._engine.wait(running.container))
+            ended = parse.exit_of(await self._engine.wait(running.container))
+            reason = Exit.OVERFULL if running.overfull else ended
         except AtollError:  # the engine went too, or somebody else removed the container
             reason = Exit.CRASHED
         await running.terminal.finish()
@@ -390,8 +426,24 @@ async def _ended(running: _Running) -> None:
     await asyncio.wait({running.ending})
 
 
+async def _stop_minding(running: _Running) -> None:
+    if running.minding is not None:
+        running.minding.cancel()
+        await asyncio.wait({running.minding})
+
+
+def _root_limit(info: parse.Info) -> str:
+    if roots.has_quotas(info):
+        return "its changes are held to the size of its root by a quota of the engine's file system"
+    return (
+        "its changes are watched, and a VM that exceeds the size of its root is ended; not enforced at once, nor while"
+        " no agent runs: the engine's file system has no project quotas"
+    )
+
+
 async def _let_go(running: _Running) -> None:
     running.forget()
+    await _stop_minding(running)
     if running.ending is not None:
         await asyncio.wait({running.ending})
     await running.terminal.close()

@@ -34,12 +34,24 @@ class Config(Struct, frozen=True, rename="pascal"):
     labels: dict[str, str] | None = None
 
 
+class Storage(Struct, frozen=True, rename="pascal"):
+    """Where an engine keeps a container's root."""
+
+    data: dict[str, str] | None = None
+
+
 class Container(Struct, frozen=True, rename="pascal"):
     """A container, as far as we care."""
 
     id: str
     state: State
     config: Config = Config()
+    graph_driver: Storage = Storage()
+
+    @property
+    def changes(self) -> str:
+        """The directory with what it changed of its image; empty where the engine does not say so."""
+        return (self.graph_driver.data or {}).get("UpperDir", "")
 
     def label(self, name: str) -> str:
         return (self.config.labels or {}).get(name, "")
@@ -70,6 +82,9 @@ class Info(Struct, frozen=True, rename="pascal"):
 
     cgroup_driver: str = "cgroupfs"
     security_options: tuple[str, ...] | None = ()
+    driver: str = ""
+    """What keeps roots: overlay2, for one."""
+    docker_root_dir: str = ""
 
     def has(self, option: str) -> bool:
         """Whether it has a security option, such as seccomp or userns."""

@@ -10,6 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from atoll.drivers.machine.console_log import MOST
 from atoll.drivers.machine.docker.engine import Engine, Stream
 from atoll.errors import AtollError
 
@@ -118,4 +119,6 @@ class Terminal:
         with contextlib.suppress(OSError):  # a full disk must not cut the console off
             descriptor = os.open(self._log, flags, 0o600)
             with os.fdopen(descriptor, "ab") as log:
-                log.write(data)
+                # We are its only writer. Until its front is given back there is no room for more.
+                if os.fstat(descriptor).st_blocks * 512 + len(data) <= MOST:
+                    log.write(data)

@@ -77,6 +77,8 @@ def container_config(
         ("lxc.idmap", f"u {ids.inside} {ids.outside} {ids.count}"),
         ("lxc.idmap", f"g {ids.inside} {ids.outside} {ids.count}"),
         ("lxc.mount.auto", "proc:mixed sys:ro" + (" cgroup:mixed:force" if init.systemd else "")),
+        # The limit of files is for the monitor alone, which writes the console's log.
+        ("lxc.prlimit.fsize", "unlimited"),
         ("lxc.tty.max", "0"),
         ("lxc.pty.max", "1024"),
         ("lxc.console.logfile", str(console_log)),

@@ -18,13 +18,14 @@ from pathlib import Path
 from msgspec import structs
 
 from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, capabilities_of
+from atoll.drivers.machine.console_log import limit_of
 from atoll.drivers.machine.lxc import apparmor, config, keeper, parse, record
 from atoll.drivers.machine.lxc.console import LogConsole
-from atoll.drivers.machine.lxc.roots import Roots, disk_of, mount_root
+from atoll.drivers.machine.lxc.roots import Roots, base_of, mount_root, root_of
 from atoll.drivers.machine.memory import hold_to
 from atoll.errors import Conflict, HostFailure, TimedOut
 from atoll.model.node import DriverInfo
-from atoll.system import aside, cgroups, clock, files, host, pids, processes
+from atoll.system import aside, cgroups, clock, file_limits, files, host, pids, processes
 from atoll.system.links import Links, missing
 from atoll.system.undo import Undo
 
@@ -64,6 +65,9 @@ class LxcDriver:
     def ids_per_machine(self) -> int:
         return config.IDS
 
+    async def root_limit(self) -> str:
+        return "its changes are in a file system of its own, of the size of its root"
+
     async def describe(self) -> DriverInfo:
         return DriverInfo(
             name=self.name,
@@ -78,6 +82,7 @@ class LxcDriver:
                 "apparmor": apparmor.profile().meaning,
                 "cgroup": "limits of CPU, memory and processes for each VM",
                 "files": "its own changes over the image, which is read only",
+                "disk": await self.root_limit(),
             },
         )
 
@@ -139,6 +144,15 @@ class LxcDriver:
             console = self._consoles[machine.ip] = LogConsole(log, lambda: _terminal(machine))
             return console
 
+    def let_log_grow(self, machine: Machine) -> None:
+        """Its monitor writes the log; its keeper starts the next one."""
+        place = limit_of(record.console_log_path(machine))
+        running = self._running.get(machine.ip)
+        monitors = (pids.identify(pid) for pid in processes.processes_in(config.monitor_group(machine)))
+        for process in (running.process if running is not None else None, *monitors):
+            if process is not None:
+                file_limits.raise_to(process, place)
+
     async def close(self) -> None:
         running = tuple(self._running.values())
         self._running.clear()
@@ -183,7 +197,7 @@ class LxcDriver:
         await self._clear(machine)
         async with Undo() as undo:
             undo.add(record.forget, machine)
-            for path in (disk_of(machine), record.console_log_path(machine)):
+            for path in (root_of(machine), base_of(machine), record.console_log_path(machine)):
                 if not path.exists():
                     undo.add(aside.run, files.remove_tree, path)
             undo.add(self._end_all, machine)
@@ -234,6 +248,7 @@ class LxcDriver:
             running.ending = asyncio.ensure_future(self._report(machine, running))
 
         running.forget = processes.on_gone(process, gone)
+        self.let_log_grow(machine)
 
     async def _report(self, machine: Machine, running: _Running) -> None:
         reason = await self._note_exit(machine, running.process)

@@ -16,10 +16,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from atoll.drivers.machine.base import Machine
+from atoll.drivers.machine.console_log import limit_of
 from atoll.drivers.machine.lxc import record
 from atoll.drivers.machine.lxc.config import STAGE, container_name, keeper_group
 from atoll.drivers.machine.lxc.parse import MONITOR_ENDED
-from atoll.system import clock, mounts, namespaces, processes
+from atoll.system import clock, mounts, namespaces, processes, reaper
 
 CAPABILITIES = ("dac_override", "net_admin", "setfcap", "setgid", "setuid", "sys_admin")
 """What a monitor needs: mounts, namespaces, ids, cgroups and links of a container."""
@@ -47,7 +48,7 @@ mv "$6.new" "$6"
 
 
 def launch_of(machine: Machine, lxc_start: Path, begin: int, rights: Sequence[str]) -> processes.Launch:
-    """How to start it; it begins when a line comes from this descriptor. Pure."""
+    """How to start it; it begins when a line comes from this descriptor."""
     limited = ("setpriv", f"--bounding-set=-all,{','.join(f'+{name}' for name in rights)}", "--inh-caps=-all")
     arguments = (
         str(lxc_start),
@@ -64,6 +65,7 @@ def launch_of(machine: Machine, lxc_start: Path, begin: int, rights: Sequence[st
         pass_fds=(begin,),
         cwd=Path("/"),
         env={"LC_ALL": "C.UTF-8", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        file_limit=limit_of(record.console_log_path(machine)),
     )
 
 
@@ -95,6 +97,7 @@ def launch(
         os.close(tell)
         return number
 
+    reaper.begin()
     if namespace is None:
         return mounts.private(start)
     return namespaces.inside(namespace, lambda: mounts.private(start))

@@ -2,8 +2,8 @@
 
 `lxc/run/` while it runs: `record.json` (which process, of which boot), `config` and `seccomp` for LXC, `messages`
 once the monitor has ended, `reset` while it is to begin anew. After an exit that nobody asked for,
-`record.json` stays and says why, until the next start or kill. `lxc/disk/` (see roots.py) and `console.log` stay
-as long as the VM.
+`record.json` stays and says why, until the next start or kill. `lxc/root.ext4` and `lxc/base` (see roots.py) and
+`console.log` stay as long as the VM.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ def messages(machine: Machine) -> str:
 
 
 async def forget(machine: Machine) -> None:
-    """Remove all of it but disk and console.log. Nothing there is fine."""
+    """Remove all of it but its root and console.log. Nothing there is fine."""
     if own_directory(machine).is_dir():
         await aside.run(_remove, machine)
 
 
 def _remove(machine: Machine) -> None:
     files.remove_tree(directory(machine))
-    with contextlib.suppress(OSError):  # the disk is in it
+    with contextlib.suppress(OSError):  # the root is in it
         own_directory(machine).rmdir()
 
 

@@ -1,13 +1,15 @@
 """Root file systems of containers: an image's, unpacked once, below a VM's own changes. Files, and tar.
 
     <cache>/<digest>/root              the image, unpacked; never written to
-    <cache>/<digest>/users/<ip>        a link to each disk on top of it; with the last of them it may go
-    <VM's directory>/lxc/disk/base     the digest of the image below this disk
-    <VM's directory>/lxc/disk/upper    what the VM changed
-    <VM's directory>/lxc/disk/work     the kernel's own
+    <cache>/<digest>/users/<ip>        a link to each root on top of it; with the last of them it may go
+    <cache>/empty/<size>.ext4          empty file systems, one for each size that was asked for lately
+    <VM's directory>/lxc/base          the digest of the image below this root
+    <VM's directory>/lxc/root.ext4     a file system of the root's size, as a sparse file; in it
+        upper                              what the VM changed
+        work                               the kernel's own
 
-Owners on disk are those that containers see. Only root gets near: a container can make a program that runs as
-root, and outside of it that would be the host's.
+A container can fill its own file system and no other. Owners there are those that containers see. Only root gets
+near: a container can make a program that runs as root, and outside of it that would be the host's.
 """
 
 from __future__ import annotations
@@ -16,14 +18,19 @@ import asyncio
 import secrets
 from pathlib import Path
 
-from atoll.drivers.machine.base import Machine
+from atoll.drivers.machine.base import ROOT_FILE, Machine
 from atoll.drivers.machine.lxc import record
 from atoll.drivers.machine.lxc.config import ROOT, STAGE, disk_ranges
 from atoll.errors import HostFailure
-from atoll.system import aside, cgroups, files, mounts, processes
+from atoll.system import aside, cgroups, disks, files, mounts, processes
+from atoll.system.failures import failing
 
 UNPACK_TIMEOUT_S = 600.0
+MOUNT_TIMEOUT_S = 10.0
+"""For an earlier mount to go, when its last process has."""
+MOST_SIZES = 16
 _DIGEST_LIMIT = 256
+_EMPTY = "empty"
 
 
 class Roots:
@@ -34,20 +41,36 @@ class Roots:
         self._lock = asyncio.Lock()
 
     async def ensure(self, machine: Machine) -> Path:
-        """The root below the machine's disk, unpacked if need be, and the disk if it has none."""
+        """The image below the machine's root, unpacked if need be, and its root if it has none."""
         digest = _base_of(machine) or machine.image_digest
-        root = self._cache / digest / "root"
+        image = self._cache / digest / "root"
         async with self._lock:
-            if not root.is_dir():
+            if not image.is_dir():
                 await self._unpack(machine, digest)
+            if not root_of(machine).exists():
+                empty = await self._empty(machine)
+                with failing(f"making the root of machine {machine.name}"):
+                    await aside.run(_make_root, machine, digest, empty)
             _claim(self._cache / digest / "users", machine)
-            _ensure_disk(disk_of(machine), digest)
-        return root
+        return image
+
+    async def _empty(self, machine: Machine) -> Path:
+        """An empty file system of the size of the machine's root: to copy it is quicker than to make one."""
+        if machine.root_mib <= 0:
+            raise HostFailure(f"starting machine {machine.name}: its root has no size", hint="create it anew")
+        path = self._cache / _EMPTY / f"{machine.root_mib}.ext4"
+        if not path.exists():
+            files.make_dirs(path.parent)
+            for old in sorted(path.parent.iterdir(), key=lambda each: each.stat().st_mtime)[: 1 - MOST_SIZES]:
+                old.unlink(missing_ok=True)
+            async with disks.in_the_making(path, 0) as part:
+                await disks.make_root(part, machine.root_mib)
+        return path
 
     async def _unpack(self, machine: Machine, digest: str) -> None:
         if machine.rootfs is None or not digest or digest != machine.image_digest:
             raise HostFailure(
-                f"starting machine {machine.name}: the image below its disk is gone from {self._cache}",
+                f"starting machine {machine.name}: the image below its root is gone from {self._cache}",
                 hint="create it anew from an image that is there",
             )
         await self._prune()
@@ -65,11 +88,11 @@ class Roots:
             raise
 
     async def _prune(self) -> None:
-        """Remove images that no disk needs, and what an agent that was killed left half unpacked."""
+        """Remove images that no root needs, and what an agent that was killed left half unpacked."""
         files.make_dirs(self._cache)
         for entry in list(self._cache.iterdir()):
-            # A link to a disk that is gone does not exist.
-            if not any(link.exists() for link in entry.glob("users/*")):
+            # A link to a root that is gone does not exist.
+            if entry.name != _EMPTY and not any(link.exists() for link in entry.glob("users/*")):
                 await aside.remove_tree(entry)
 
 
@@ -86,8 +109,12 @@ def unpack_argv(archive: Path, root: Path) -> list[str]:
     return ["tar", "--extract", *keep, *leave_out, f"--directory={root}", f"--file={archive}"]
 
 
-def disk_of(machine: Machine) -> Path:
-    return record.own_directory(machine) / "disk"
+def root_of(machine: Machine) -> Path:
+    return record.own_directory(machine) / ROOT_FILE
+
+
+def base_of(machine: Machine) -> Path:
+    return record.own_directory(machine) / "base"
 
 
 def mount_root(machine: Machine, base: Path, *, systemd: bool) -> None:
@@ -101,27 +128,39 @@ def mount_root(machine: Machine, base: Path, *, systemd: bool) -> None:
         for hierarchy in cgroups.other_hierarchies():
             if hierarchy not in needed:
                 mounts.unmount(hierarchy)
-        lower, disk = STAGE / "base", STAGE / "disk"
-        for place in (lower, disk, ROOT):
+        lower, disk, changes = STAGE / "base", STAGE / "disk", STAGE / "changes"
+        for place in (lower, disk, changes, ROOT):
             place.mkdir()
         mounts.idmapped(base, lower, ids)
-        mounts.idmapped(disk_of(machine), disk, ids)
-        mounts.overlay(ROOT, lower, disk / "upper", disk / "work")
+        mounts.image(root_of(machine), disk, MOUNT_TIMEOUT_S)
+        _furnish(disk)
+        mounts.idmapped(disk, changes, ids)
+        mounts.unmount(disk)
+        mounts.overlay(ROOT, lower, changes / "upper", changes / "work")
 
 
-def _ensure_disk(disk: Path, digest: str) -> None:
+def _furnish(disk: Path) -> None:
+    """What an empty file system needs to be a root's."""
+    with failing("furnishing a root"):
+        for path in (disk / "upper", disk / "work"):
+            if not path.exists():
+                path.mkdir(0o700)
+                # That of `upper` is the mode of the container's root.
+                path.chmod(0o755)
+
+
+def _make_root(machine: Machine, digest: str, empty: Path) -> None:
     # Not synced, as nothing is that the container writes there by itself; a start waits for this.
-    for path in (disk.parent, disk, disk / "upper", disk / "work"):
-        path.mkdir(0o700, exist_ok=True)
-    # Its mode is that of the container's root.
-    (disk / "upper").chmod(0o755)
-    if not (disk / "base").exists():
-        (disk / "base").write_text(digest)
+    record.own_directory(machine).mkdir(0o700, exist_ok=True)
+    base_of(machine).write_text(digest)
+    part = root_of(machine).with_suffix(".part")
+    disks.copy_sparse(empty, part)
+    part.replace(root_of(machine))
 
 
 def _base_of(machine: Machine) -> str:
     try:
-        return files.read_limited(disk_of(machine) / "base", _DIGEST_LIMIT).decode()
+        return files.read_limited(base_of(machine), _DIGEST_LIMIT).decode()
     except FileNotFoundError:
         return ""
 
@@ -129,7 +168,7 @@ def _base_of(machine: Machine) -> str:
 def _claim(users: Path, machine: Machine) -> None:
     users.mkdir(0o700, exist_ok=True)
     link = users / machine.ip
-    target = str(disk_of(machine))
+    target = str(root_of(machine))
     if not link.is_symlink() or str(link.readlink()) != target:
         link.unlink(missing_ok=True)
         link.symlink_to(target)

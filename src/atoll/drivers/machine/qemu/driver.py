@@ -22,9 +22,11 @@ from atoll.drivers.machine.base import (
     Exit,
     Machine,
     OnExit,
+    OnStall,
     Seen,
     capabilities_of,
 )
+from atoll.drivers.machine.console_log import limit_of
 from atoll.drivers.machine.qemu import disks, record
 from atoll.drivers.machine.qemu.argv import Accelerator, overhead_mib
 from atoll.drivers.machine.qemu.channel import PARK, new_order
@@ -39,7 +41,7 @@ from atoll.model.hardware import Watchdog
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
 from atoll.model.volume import DiskInterface
-from atoll.system import aside, landlock, links, processes, steps
+from atoll.system import aside, file_limits, landlock, links, processes, steps
 from atoll.system.undo import Undo
 
 START_TIMEOUT_S = 20.0
@@ -80,12 +82,14 @@ class QemuDriver:
         self,
         accelerator: Accelerator,
         on_exit: OnExit,
+        on_stall: OnStall = lambda _ip, _stalled: None,
         *,
         binary: str = "qemu-system-x86_64",
         namespace: str | None = None,
     ) -> None:
         self._accelerator: Accelerator = accelerator
         self._on_exit = on_exit
+        self._on_stall = on_stall
         self._namespace = namespace
         self._launcher = Launcher(accelerator, binary, namespace)
         self._templates = LoadedTemplates(self._launcher, accelerator, binary)
@@ -162,6 +166,11 @@ class QemuDriver:
     async def reset(self, machine: Machine) -> None:
         await self._command(machine, "system_reset", "resetting it")
 
+    async def resume(self, machine: Machine) -> None:
+        watch = await self._watching(machine, "letting it go on")
+        if watch.stalled:
+            await watch.execute("cont")
+
     async def kill(self, machine: Machine) -> None:
         async with self._lock(machine):
             # Forgotten first: an end that comes from here on is ours, and not reported.
@@ -197,6 +206,11 @@ class QemuDriver:
             self._consoles[machine.ip] = console
             return console
 
+    def let_log_grow(self, machine: Machine) -> None:
+        watch = self._watches.get(machine.ip)
+        if watch is not None:
+            file_limits.raise_to(watch.process, limit_of(record.console_log_path(machine)))
+
     async def display(self, machine: Machine) -> Console:
         async with self._lock(machine):
             watch = await self._watch_of(machine, "opening its screen")
@@ -225,7 +239,10 @@ class QemuDriver:
         return not await disks.is_fixed(await self._watching(machine, "looking at its disks"), name)
 
     async def attach(self, machine: Machine, disk: Disk) -> None:
-        await disks.attach(machine, await self._watching(machine, f"attaching disk {disk.name}"), disk)
+        watch = await self._watching(machine, f"attaching disk {disk.name}")
+        # Or it could not write to the end of it.
+        await aside.run(file_limits.raise_to, watch.process, disk.most_bytes)
+        await disks.attach(machine, watch, disk)
 
     async def detach(self, machine: Machine, name: str) -> None:
         await disks.detach(machine, await self._watching(machine, f"detaching disk {name}"), name)
@@ -246,7 +263,12 @@ class QemuDriver:
             seen = await self._find(machine)
         if seen is None or seen.exit is not None:
             return seen
-        return structs.replace(seen, lost=links.missing([nic.link for nic in machine.nics], self._namespace))
+        watch = self._watches.get(machine.ip)
+        return structs.replace(
+            seen,
+            lost=links.missing([nic.link for nic in machine.nics], self._namespace),
+            stalled=watch is not None and watch.stalled,
+        )
 
     async def _command(self, machine: Machine, command: str, doing: str) -> None:
         await (await self._watching(machine, doing)).execute(command)
@@ -294,6 +316,7 @@ class QemuDriver:
             await clear_root(process)
         if not watch.ending:
             self._follow(machine, watch)
+            await aside.run(self.let_log_grow, machine)
             return Seen(machine.ip, process.pid)
         # Ended while nobody watched: told as an answer, so not as an event as well.
         reason = await watch.conclude()
@@ -341,7 +364,10 @@ class QemuDriver:
                 record.write_exit(machine, process, reason)
                 self._on_exit(machine.ip, reason)
 
-        return Watch(machine.name, record.monitor_path(machine), process, finished)
+        def told(stalled: bool) -> None:
+            self._on_stall(machine.ip, stalled)
+
+        return Watch(machine.name, record.monitor_path(machine), process, finished, told)
 
     def _follow(self, machine: Machine, watch: Watch) -> None:
         self._watches[machine.ip] = watch

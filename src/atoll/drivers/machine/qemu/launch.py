@@ -10,12 +10,14 @@ from pathlib import Path
 from msgspec import Struct
 
 from atoll.drivers.machine.base import Machine, Nic
+from atoll.drivers.machine.console_log import begin_behind, limit_of
 from atoll.drivers.machine.qemu import record
 from atoll.drivers.machine.qemu.argv import Accelerator, Files, TemplateFiles, qemu_argv
 from atoll.drivers.machine.qemu.monitor import end
 from atoll.drivers.machine.qemu.probe import KVM, host_tsc_khz, kvm_group
 from atoll.errors import AtollError, HostFailure
 from atoll.system import aside, cgroups, files, links, processes, steps, walls
+from atoll.system.failures import failing
 from atoll.system.undo import Undo
 
 
@@ -60,6 +62,7 @@ class Launcher:
                 pass_fds=opened.numbers(),
                 output=record.messages_path(machine),
                 env={"LC_ALL": "C.UTF-8", "PATH": os.defpath},
+                file_limit=_file_limit(machine, memory),
             )
             undo.add(end_all, machine)
             number = processes.spawn_behind(self._walls, launch, readable=(opened.kernel, opened.initrd))
@@ -104,6 +107,8 @@ class Launcher:
         console_log = record.console_log_path(machine)
         if not console_log.exists():
             undo.add(aside.run, files.remove_tree, console_log)
+        with failing(f"making {console_log}"):
+            begin_behind(console_log, max((disk.most_bytes for disk in machine.disks), default=0))
         return Files(
             kernel=opened(machine.kernel, os.O_RDONLY),
             initrd=opened(machine.initrd, os.O_RDONLY),
@@ -119,6 +124,13 @@ async def clear_root(process: processes.Pid) -> None:
     """Take away what a QEMU saw of the host while it started. It has started when its monitor has answered."""
     await aside.run(walls.clear, process)
     steps.step("qemu.cleared")
+
+
+def _file_limit(machine: Machine, memory: Memory | None) -> int | None:
+    """How far its console, and with it all else, may write: see console_log.py."""
+    if memory is not None and memory.state is None:
+        return None  # what becomes a template writes its state to a file that may be larger, and is no user's
+    return max(limit_of(record.console_log_path(machine)), *(disk.most_bytes for disk in machine.disks), 0)
 
 
 async def end_all(machine: Machine) -> None:

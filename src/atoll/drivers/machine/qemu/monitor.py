@@ -55,6 +55,21 @@ def exit_of_event(event: Mapping[str, Any]) -> Exit | None:
     return None
 
 
+def is_out_of_room(status: str) -> bool:
+    """Whether a status of `query-status` says that the machine is paused for want of room. Pure.
+
+    Disks pause their machine for that alone; other errors are told to the guest.
+    """
+    return status == "io-error"
+
+
+def stall_of_event(event: Mapping[str, Any]) -> bool | None:
+    """Whether an event says that the machine was paused for want of room, or goes on; None: neither. Pure."""
+    if event["event"] == "BLOCK_IO_ERROR":
+        return True if event["data"].get("action") == "stop" else None
+    return False if event["event"] == "RESUME" else None
+
+
 def end_of_migration(event: Mapping[str, Any]) -> bool | None:
     """Whether an event tells of a migration that succeeded; None when it tells of no end. Pure."""
     status = event["data"].get("status") if event["event"] == "MIGRATION" else None
@@ -64,9 +79,12 @@ def end_of_migration(event: Mapping[str, Any]) -> bool | None:
 class Monitor:
     """One connection to a monitor. Not to be used again after `close`."""
 
-    def __init__(self, name: str, on_end: Callable[[Exit], None]) -> None:
+    def __init__(
+        self, name: str, on_end: Callable[[Exit], None], on_stall: Callable[[bool], None] = lambda _: None
+    ) -> None:
         self.name = name
         self._on_end = on_end
+        self._on_stall = on_stall
         self._client = QMPClient(name)
         self._socket: socket.socket | None = None
         self._migrated: asyncio.Future[bool] | None = None
@@ -90,6 +108,7 @@ class Monitor:
         status = await self.execute("query-status", timeout_s)
         if (reason := exit_of_status(status["status"])) is not None:
             self._on_end(reason)
+        self._on_stall(is_out_of_room(status["status"]))
 
     async def execute(
         self, command: str, timeout_s: float = COMMAND_TIMEOUT_S, arguments: dict[str, object] | None = None
@@ -164,6 +183,8 @@ class Monitor:
     def _heard(self, event: Mapping[str, Any]) -> bool:
         if (reason := exit_of_event(event)) is not None:
             self._on_end(reason)
+        if (stalled := stall_of_event(event)) is not None:
+            self._on_stall(stalled)
         done = end_of_migration(event)
         if done is not None and self._migrated is not None and not self._migrated.done():
             self._migrated.set_result(done)
@@ -180,9 +201,17 @@ class Watch:
     """Follows one QEMU until it ends. `finished` is called once, when its process is gone."""
 
     def __init__(
-        self, name: str, path: Path, process: processes.Pid, finished: Callable[[Watch, Exit], None]
+        self,
+        name: str,
+        path: Path,
+        process: processes.Pid,
+        finished: Callable[[Watch, Exit], None],
+        on_stall: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self.name = name
+        self.stalled = False
+        """Whether it is paused for want of room."""
+        self._on_stall = on_stall
         self.process = process
         self._path = path
         self._finished = finished
@@ -292,7 +321,7 @@ class Watch:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _connect(self, timeout_s: float) -> None:
-        monitor = Monitor(self.name, self._heard)
+        monitor = Monitor(self.name, self._heard, self._heard_stall)
         try:
             await monitor.connect(self._path, timeout_s)
         except BaseException:
@@ -323,6 +352,11 @@ class Watch:
     def _heard(self, reason: Exit) -> None:
         self._reason = self._reason or reason
         self._over.set()
+
+    def _heard_stall(self, stalled: bool) -> None:
+        if stalled != self.stalled:
+            self.stalled = stalled
+            self._on_stall(stalled)
 
     async def _leave(self) -> None:
         """The guest has ended: so shall its QEMU, by itself or by force."""

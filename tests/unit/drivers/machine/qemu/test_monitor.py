@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from atoll.drivers.machine.base import Exit
-from atoll.drivers.machine.qemu.monitor import end_of_migration, exit_of_event, exit_of_status
+from atoll.drivers.machine.qemu.monitor import (
+    end_of_migration,
+    exit_of_event,
+    exit_of_status,
+    is_out_of_room,
+    stall_of_event,
+)
 
 
 def event(name: str, **data: Any) -> dict[str, Any]:
@@ -54,3 +60,23 @@ def test_a_status_tells_why_a_machine_that_was_not_watched_ended(status: str, re
 )
 def test_the_end_of_a_migration_is_told_with_how_it_went(heard: dict[str, Any], done: bool | None) -> None:
     assert end_of_migration(heard) is done
+
+
+@pytest.mark.parametrize(
+    ("heard", "stalled"),
+    [
+        ({"event": "BLOCK_IO_ERROR", "data": {"action": "stop", "nospace": True}}, True),
+        ({"event": "BLOCK_IO_ERROR", "data": {"action": "report", "nospace": False}}, None),
+        ({"event": "RESUME"}, False),
+        ({"event": "STOP"}, None),
+    ],
+)
+def test_a_machine_is_paused_for_want_of_room_until_it_goes_on(
+    heard: dict[str, object], stalled: bool | None
+) -> None:
+    assert stall_of_event(heard) is stalled
+
+
+def test_the_status_tells_a_want_of_room_from_other_pauses() -> None:
+    assert is_out_of_room("io-error")
+    assert not any(map(is_out_of_room, ("running", "paused", "prelaunch", "shutdown")))
