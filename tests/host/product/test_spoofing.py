@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 METADATA = "169.254.169.254"
 ALL_MACS, ALL_IPS = "ff:ff:ff:ff:ff:ff", "255.255.255.255"
 ETH_P_ALL = 3
+SO_RCVBUFFORCE = 33
 FORGED_MAC = "52:54:de:ad:be:ef"
 DEADLINE_S = 60.0
 TOKEN = (
@@ -75,6 +76,8 @@ class Wire:
         self._socket = namespaces.socket_in(
             namespace, socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL)
         )
+        # Room for a flood: whoever reads may have to wait for a turn on the CPU.
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
         self._socket.settimeout(0.1)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._listen)

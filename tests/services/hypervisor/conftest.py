@@ -215,6 +215,8 @@ class Node:
         )
         await site.start()
         self.port = self._runner.addresses[0][1]
+        while "emptying the trash" in self.background.running:
+            await asyncio.sleep(0.001)
 
     async def stop(self) -> None:
         """The agent goes; machines stay."""

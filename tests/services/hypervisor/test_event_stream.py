@@ -56,14 +56,14 @@ def as_since(event: Event) -> Since:
 
 async def test_the_first_event_is_the_full_state(ann):
     vm = await ann.create("web")
-    (state,) = await past(ann)
+    state, *_ = await past(ann)
     assert state.kind is EventKind.STATE
     assert state.vms == (vm,)
     assert state.node == await ann.node()
 
 
 async def test_every_change_is_told_in_order(ann):
-    (start,) = await past(ann)
+    start, *_ = await past(ann)
     await ann.create("web")
     await ann.halt("web")
     await ann.destroy("web")
@@ -83,7 +83,7 @@ async def test_every_change_is_told_in_order(ann):
 
 
 async def test_what_is_free_of_the_node_is_told_whenever_it_changes(ann, oper):
-    (start,) = await past(ann)
+    start, *_ = await past(ann)
     free = start.node.free.memory_mib
     vm = await ann.create("web")
     (*_, less) = await news_until(ann, lambda node: node.free.memory_mib == free - vm.memory_mib, start)
@@ -112,7 +112,7 @@ async def test_many_changes_of_the_node_are_told_together(ann, oper, node):
 
 async def test_what_was_seen_and_what_is_there_are_the_same(ann, node):
     """A reader that applies every event to the state it began with has what a list shows."""
-    (start,) = await past(ann)
+    start, *_ = await past(ann)
     node.faults.hook = lambda step, ip: fail() if step == "start" and ip.endswith("6") else None
 
     def fail() -> None:
@@ -145,7 +145,7 @@ async def test_a_reader_is_told_as_it_happens_and_resumes_where_it_was(ann, bob)
 
 async def test_a_reader_with_nothing_new_waits_and_is_not_refused(ann, monkeypatch):
     monkeypatch.setattr("atoll.api.server.HEARTBEAT_S", 0.03)
-    (start,) = await past(ann)
+    start, *_ = await past(ann)
     async with aclosing(ann.stream(api.EVENTS, query=Since(start.epoch, start.sequence))) as events:
         coming = asyncio.ensure_future(next_of_vm(events))
         await asyncio.sleep(0.1)
@@ -156,9 +156,9 @@ async def test_a_reader_with_nothing_new_waits_and_is_not_refused(ann, monkeypat
 
 async def test_a_new_agent_is_a_new_epoch(ann, node):
     await ann.create("web")
-    (before,) = await past(ann)
+    before, *_ = await past(ann)
     await node.restart()
-    (after,) = await past(ann, before)
+    after, *_ = await past(ann, before)
     assert after.kind is EventKind.STATE
     assert after.epoch != before.epoch
     assert [vm.name for vm in after.vms] == ["web"]

@@ -182,8 +182,6 @@ class InProcess:
         assert kept == {vm.ip: structs.replace(vm, ready={}) for vm in listed}, "disk and memory differ"
         self._check_addresses(listed)
         if quiet:
-            while "emptying the trash" in self.node.background.running:
-                await asyncio.sleep(0)
             self._check_host(listed)
 
     # --- how faults strike
