@@ -90,22 +90,10 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     stack.push_async_callback(writer.close)
     records, images = Records(config.state, writer), ImageStore(config.images)
     records.prepare()
-    owner = owner_of(config.state)
-    service: Hypervisor
-
-    probe = images.get(config.probe_image)
-    kernel = images.path(probe, probe.boot.kernel)
-    setting = registry.Setting(signals.exit, kernel, config.state, config.container_engine)
-    drivers = {name: await registry.load(name, setting) for name in config.drivers}
-    for driver in drivers.values():
-        stack.push_async_callback(driver.close)
-    kinds = await Kinds.of(drivers)
-    ids, holds = NodeIds(Register(config.ids, owner), kinds.id_spaces()), ImageHolds(images, owner)
-    supplies = Supplies(kinds, images, holds, ids)
-    loaded = await settle(ids, kinds, records, records.load())
-    await asyncio.to_thread(
-        holds.prepare, images_of(record.vm for record in loaded.values()), complete=not records.unreadable
-    )
+    supplies = await _supplies(config, images, signals, stack)
+    loaded = await settle(supplies.ids, supplies.kinds, records, records.load())
+    used = images_of(record.vm for record in loaded.values())
+    await asyncio.to_thread(supplies.holds.prepare, used, complete=not records.unreadable)
     stores = Stores(config.stores or {"default": config.state / "volumes"}, config.disk_reserve_mib)
     stores.prepare(loaded, records.unreadable, records.carried)
     vms = Inventory(config.name, records, loaded)
@@ -130,23 +118,11 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         TemplateLimits(config.templates, config.memory_reserve_mib, config.disk_reserve_mib),
         supplies,
         config.cgroup,
-        lambda: service.pool.wake(),
+        signals.template,
     )
     place = MachinePlace(config.cgroup, records.directory, holdings.subnet_of, stores.path)
     machines = Machines(supplies, network, place, templates)
-    facts = NodeFacts(
-        name=config.name,
-        ip=config.ip,
-        boot_id=host.boot_id(),
-        total=_capacity(config, stores),
-        cores=host.cores(),
-        overcommit=config.overcommit,
-        operators=Operators(users=config.operator_users, groups=config.operator_groups),
-        drivers=tuple(kinds.described.values()),
-        has_roles=credentials is not None,
-        role_callers=config.role_callers,
-        takes_credentials=credentials is not None and credentials.takes_own,
-    )
+    facts = _facts(config, supplies.kinds, stores, credentials)
     audit = AuditLog(config.state / "audit.jsonl", writer)
     pooling = Pooling(templates, config.hot_pool, config.memory_reserve_mib)
     bench = Workbench(facts, records, vms, holdings, machines, network, images, stores, background)
@@ -176,8 +152,8 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     background.finish("starting VMs after a reboot of the host", lambda: relaunch_all(service.life, bench))
     background.keep("keeping boot logs small", lambda: logs.keep_small(lambda: [vm.ip for vm in vms.list()]))
     await templates.prepare()
-    background.keep("claiming user ids", ids.tend)
-    background.keep("letting go of images", lambda: holds.tend(service.images_in_use))
+    background.keep("claiming user ids", supplies.ids.tend)
+    background.keep("letting go of images", lambda: supplies.holds.tend(service.images_in_use))
     background.keep("making templates", templates.tend)
     if config.hot_pool:
         background.keep("filling the hot pool", service.pool.tend)
@@ -186,6 +162,38 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     hooks = make_hooks(config.hooks, config.state / "hooks", service.events, config.name, outside)
     for number, hook in enumerate(hooks, 1):
         background.keep(f"hook {number}", hook.run)
+
+
+async def _supplies(
+    config: Config, images: ImageStore, signals: Signals, stack: contextlib.AsyncExitStack
+) -> Supplies:
+    """The kinds of machine that this node has, and what is shared by all agents of its host."""
+    probe = images.get(config.probe_image)
+    kernel = images.path(probe, probe.boot.kernel)
+    setting = registry.Setting(signals.exit, kernel, config.state, config.container_engine)
+    drivers = {name: await registry.load(name, setting) for name in config.drivers}
+    for driver in drivers.values():
+        stack.push_async_callback(driver.close)
+    kinds, owner = await Kinds.of(drivers), owner_of(config.state)
+    ids = NodeIds(Register(config.ids, owner), kinds.id_spaces())
+    return Supplies(kinds, images, ImageHolds(images, owner), ids)
+
+
+def _facts(config: Config, kinds: Kinds, stores: Stores, credentials: Credentials | None) -> NodeFacts:
+    """What does not change as long as this agent runs."""
+    return NodeFacts(
+        name=config.name,
+        ip=config.ip,
+        boot_id=host.boot_id(),
+        total=_capacity(config, stores),
+        cores=host.cores(),
+        overcommit=config.overcommit,
+        operators=Operators(users=config.operator_users, groups=config.operator_groups),
+        drivers=tuple(kinds.described.values()),
+        has_roles=credentials is not None,
+        role_callers=config.role_callers,
+        takes_credentials=credentials is not None and credentials.takes_own,
+    )
 
 
 def _forwarder(dns: Dns, outside: str | None) -> Forwarder | None:
