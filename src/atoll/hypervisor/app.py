@@ -6,17 +6,14 @@ import asyncio
 import contextlib
 import logging
 import signal
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 
-from aiohttp import web
 from prometheus_client.metrics_core import Metric
 
 from atoll.api.hypervisor import LAUNCHES
 from atoll.api.server import application
 from atoll.drivers.machine import registry
-from atoll.errors import HostFailure, Unauthenticated
 from atoll.guestnet.dns.forward import Forwarder
 from atoll.guestnet.dns.upstreams import HostServers
 from atoll.guestnet.metadata.guest import Place
@@ -24,6 +21,7 @@ from atoll.guestnet.netboot.library import Library
 from atoll.hypervisor.config import Config, Dns, Roles
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.credentials import Credentials
+from atoll.hypervisor.doors import Doors
 from atoll.hypervisor.http.handlers import Backstage, Handlers
 from atoll.hypervisor.launch.holds import ImageHolds, images_of
 from atoll.hypervisor.launch.hotpool import Pooling
@@ -56,14 +54,13 @@ from atoll.plan.capacity import promised
 from atoll.plan.macs import node_identity
 from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
-from atoll.serving.door.door import BACKLOG, Door, Listener, families, network_source
-from atoll.serving.door.shares import guests_limits, operators_limits
+from atoll.serving.door.door import families
 from atoll.serving.gate import CertificateGate
 from atoll.serving.health import Health
 from atoll.serving.hooks.hook import make_hooks
 from atoll.serving.supervisor import Supervisor
 from atoll.serving.tls import Tls
-from atoll.system import clock, host, link_events, listening, namespaces
+from atoll.system import host, link_events, namespaces
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
 from atoll.system.writer import Writer
@@ -97,25 +94,11 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     places = config.stores or {"default": config.state / "volumes"}
     check_not_lost(config.state, places.values(), config.cgroup)
     records.prepare()
-    owner = owner_of(config.state)
-    service: Hypervisor
-
-    probe = images.get(config.probe_image)
-    kernel = images.path(probe, probe.boot.kernel)
-    setting = registry.Setting(
-        signals.exit, kernel, config.state, config.container_engine, on_stall=signals.stall
-    )
-    drivers = {name: await registry.load(name, setting) for name in config.drivers}
-    for driver in drivers.values():
-        stack.push_async_callback(driver.close)
-    kinds = await Kinds.of(drivers)
-    ids, holds = NodeIds(Register(config.ids, owner), kinds.id_spaces()), ImageHolds(images, owner)
-    supplies = Supplies(kinds, images, holds, ids)
-    loaded = await settle(ids, kinds, records, records.load())
-    await asyncio.to_thread(
-        holds.prepare, images_of(record.vm for record in loaded.values()), complete=not records.unreadable
-    )
-    stores = Stores(places, owner, config.disk_reserve_mib, roots=config.state / "vms")
+    supplies = await _supplies(config, images, signals, stack)
+    loaded = await settle(supplies.ids, supplies.kinds, records, records.load())
+    used = images_of(record.vm for record in loaded.values())
+    await asyncio.to_thread(supplies.holds.prepare, used, complete=not records.unreadable)
+    stores = Stores(places, owner_of(config.state), config.disk_reserve_mib, roots=config.state / "vms")
     stores.prepare(loaded, records.unreadable, records.carried)
     vms = Inventory(config.name, records, loaded)
     control = ControlPort(config.port, config.listen)
@@ -139,26 +122,13 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         TemplateLimits(config.templates, config.memory_reserve_mib, config.disk_reserve_mib),
         supplies,
         config.cgroup,
-        lambda: service.pool.wake(),
+        signals.template,
     )
     place = MachinePlace(
         config.cgroup, records.directory, holdings.subnet_of, stores.path, stores.check_usable
     )
     machines = Machines(supplies, network, place, templates)
-    facts = NodeFacts(
-        name=config.name,
-        ip=config.ip,
-        boot_id=host.boot_id(),
-        total=_capacity(config, stores),
-        cores=host.cores(),
-        overcommit=config.overcommit,
-        root_mib=config.root_mib,
-        operators=Operators(users=config.operator_users, groups=config.operator_groups),
-        drivers=tuple(kinds.described.values()),
-        has_roles=credentials is not None,
-        role_callers=config.role_callers,
-        takes_credentials=credentials is not None and credentials.takes_own,
-    )
+    facts = _facts(config, supplies.kinds, stores, credentials)
     audit = AuditLog(config.state / "audit.jsonl", writer, keep_days=config.audit_days)
     stack.push_async_callback(audit.settle)
     pooling = Pooling(templates, config.hot_pool, config.memory_reserve_mib)
@@ -193,7 +163,9 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     gate = CertificateGate(
         tls.peers, bench.operators, handlers.auditor.denied, limits=config.user_limits, launches=LAUNCHES
     )
-    await _listen(config, application(handlers.bound(), gate), doors, control, stack)
+    await doors.open(application(handlers.bound(), gate), config.listen, config.port, stack)
+    control.open(doors.guests)
+    stack.callback(control.close)
     background.keep("ending calls that may not go on", gate.calls.keep)
     background.keep("renewing the node's certificate", tls.keep_certificate)
     background.keep("reading revocation lists", tls.keep_revocations)
@@ -204,8 +176,8 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     background.finish("starting VMs after a reboot of the host", lambda: relaunch_all(service.life, bench))
     background.keep("keeping boot logs small", lambda: logs.keep_small(lambda: [vm.ip for vm in vms.list()]))
     await templates.prepare()
-    background.keep("claiming user ids", ids.tend)
-    background.keep("letting go of images", lambda: holds.tend(service.images_in_use))
+    background.keep("claiming user ids", supplies.ids.tend)
+    background.keep("letting go of images", lambda: supplies.holds.tend(service.images_in_use))
     background.keep("making templates", templates.tend)
     if config.hot_pool:
         background.keep("filling the hot pool", service.pool.tend)
@@ -214,6 +186,41 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     hooks = make_hooks(config.hooks, config.state / "hooks", service.events, config.name, outside)
     for number, hook in enumerate(hooks, 1):
         background.keep(f"hook {number}", hook.run)
+
+
+async def _supplies(
+    config: Config, images: ImageStore, signals: Signals, stack: contextlib.AsyncExitStack
+) -> Supplies:
+    """The kinds of machine that this node has, and what is shared by all agents of its host."""
+    probe = images.get(config.probe_image)
+    kernel = images.path(probe, probe.boot.kernel)
+    setting = registry.Setting(
+        signals.exit, kernel, config.state, config.container_engine, on_stall=signals.stall
+    )
+    drivers = {name: await registry.load(name, setting) for name in config.drivers}
+    for driver in drivers.values():
+        stack.push_async_callback(driver.close)
+    kinds, owner = await Kinds.of(drivers), owner_of(config.state)
+    ids = NodeIds(Register(config.ids, owner), kinds.id_spaces())
+    return Supplies(kinds, images, ImageHolds(images, owner), ids)
+
+
+def _facts(config: Config, kinds: Kinds, stores: Stores, credentials: Credentials | None) -> NodeFacts:
+    """What does not change as long as this agent runs."""
+    return NodeFacts(
+        name=config.name,
+        ip=config.ip,
+        boot_id=host.boot_id(),
+        total=_capacity(config, stores),
+        cores=host.cores(),
+        overcommit=config.overcommit,
+        root_mib=config.root_mib,
+        operators=Operators(users=config.operator_users, groups=config.operator_groups),
+        drivers=tuple(kinds.described.values()),
+        has_roles=credentials is not None,
+        role_callers=config.role_callers,
+        takes_credentials=credentials is not None and credentials.takes_own,
+    )
 
 
 def _forwarder(dns: Dns, outside: str | None) -> Forwarder | None:
@@ -257,55 +264,3 @@ def _capacity(config: Config, stores: Stores) -> Capacity:
     """What may be promised: what there is, less what the host keeps for itself, as often as is allowed."""
     memory_mib = host.memory_mib()[0] - config.memory_reserve_mib
     return promised(host.cores(), memory_mib, total_mib(stores.spaces), config.overcommit)
-
-
-class Doors:
-    """The ways in to the API: operators have one, guests another, and neither can fill the other's."""
-
-    def __init__(self, tls: Tls, descriptors: int, is_guest: Callable[[str], bool]) -> None:
-        """`is_guest` tells whether an address is that of a VM."""
-
-        def is_known(certificate: bytes) -> bool:
-            try:
-                tls.peers.identity(certificate, clock.now())
-            except Unauthenticated:
-                return False
-            return True
-
-        self.operators = Door("operators", tls.context, operators_limits(descriptors), is_known)
-        self.guests = Door("guests", tls.context, guests_limits(descriptors), is_known)
-        self._is_guest = is_guest
-
-    def take(self, accepted: socket.socket, ip: str) -> None:
-        """Who comes to the node's own addresses. A guest stays one, whichever way it takes."""
-        if self._is_guest(ip):
-            self.guests.take(accepted, ip)
-        else:
-            self.operators.take(accepted, network_source(ip))
-
-
-async def _listen(
-    config: Config,
-    served: web.Application,
-    doors: Doors,
-    control: ControlPort,
-    stack: contextlib.AsyncExitStack,
-) -> None:
-    runner = web.AppRunner(served, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    assert runner.server is not None
-    for door in (doors.operators, doors.guests):
-        door.begin(runner.server)
-        stack.push_async_callback(door.close)
-    for address in config.listen:
-        try:
-            opened = listening.at(address, config.port, BACKLOG)
-        except OSError as error:
-            raise HostFailure(
-                f"listening on {address}:{config.port}: {error.strerror or error}",
-                hint="another agent may serve there; `listen` and `port` of the configuration say where this one does",
-            ) from error
-        stack.callback(Listener(opened, doors.take).close)
-    control.open(doors.guests)
-    stack.callback(control.close)

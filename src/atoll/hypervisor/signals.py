@@ -1,4 +1,4 @@
-"""What is told to a node from outside its own parts: by drivers, by the servers of guests, by the kernel.
+"""What parts of a node are told by others that know nothing of them: drivers, servers of guests, the kernel.
 
 Made first, so that whoever tells can be made before whoever listens. No effects.
 """
@@ -19,3 +19,5 @@ class Signals:
         """A guest reached a stage: the VM's IP, and the stage: dhcp or metadata."""
         self.link: Signal[[str | None, bool]] = Signal()
         """A link came or went: its name, None for any; and whether it is there."""
+        self.template: Signal[[]] = Signal()
+        """There is one more template that VMs can be forked from."""

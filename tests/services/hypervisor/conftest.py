@@ -122,7 +122,7 @@ class Node:
             TemplateLimits(most=self.most_templates, memory_reserve_mib=0, disk_reserve_mib=0),
             supplies,
             "atoll/services-test",
-            lambda: self.service.pool.wake(),
+            signals.template,
         )
         place = MachinePlace(
             "atoll/services-test",
