@@ -38,6 +38,7 @@ __all__ = [
     "children",
     "ensure",
     "enter",
+    "entrances",
     "join_paths",
     "kill_all",
     "members",
@@ -118,6 +119,15 @@ def join_paths(group: str) -> tuple[Path, ...]:
     """The files into which a process writes its number to enter the group."""
     _check(group)
     return tuple(directory / "cgroup.procs" for directory in _layout().directories(group))
+
+
+def entrances(group: str) -> tuple[Path, ...]:
+    """The files into which a process with one thread writes 0 to enter the group.
+
+    Where it can, version 1 takes threads one by one: for one that moves itself the kernel need not wait (see `enter`).
+    """
+    name = "tasks" if _layout().version == 1 else "cgroup.procs"
+    return tuple(path.with_name(name) for path in join_paths(group))
 
 
 def own_lists(own: str) -> tuple[Path, ...]:

@@ -39,6 +39,9 @@ _POLL_S = 0.05
 _MIB = 1 << 20
 _PART = ".part"
 
+OVERLAY = ("upper", "work")
+"""The directories of an overlay, as mounts takes them: what was changed, and the kernel's own."""
+
 
 @contextlib.asynccontextmanager
 async def in_the_making(path: Path, uid: int) -> AsyncIterator[Path]:
@@ -100,10 +103,13 @@ async def make_ext4(path: Path) -> None:
 
 async def make_root(path: Path, size_mib: int) -> None:
     """A raw disk of this size with an empty file system for a container: small until it is written to, and all of it
-    the container's. A journal that is a hole is an empty one."""
+    the container's. In it are the directories of an overlay. A journal that is a hole is an empty one."""
     await set_size(path, size_mib)
     layout = ["-b", "4096", "-i", "16384", "-m", "0", "-J", f"size={min(16, max(4, size_mib // 64))}"]
-    await _run(["mke2fs", "-q", "-F", "-t", "ext4", *layout, "-E", "lazy_journal_init=1,discard"], [path])
+    options = ["-E", "lazy_journal_init=1,discard"]
+    await _run(["mke2fs", "-q", "-F", "-t", "ext4", *layout, *options], [path])
+    for name in OVERLAY:
+        await _run(["debugfs", "-w", "-R", f"mkdir {name}"], [path])
 
 
 def copy_sparse(source: Path, target: Path) -> None:

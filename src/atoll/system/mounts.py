@@ -186,27 +186,34 @@ def idmapped(source: Path, target: Path, user_namespace: int) -> None:
 
 
 @contextlib.contextmanager
-def user_namespace(ranges: Sequence[IdRange]) -> Iterator[int]:
-    """A descriptor of a user namespace with these users and groups, and nobody in it."""
+def user_namespace(ranges: Sequence[IdRange]) -> Iterator[Callable[[], int]]:
+    """A user namespace with these users and groups, and nobody in it.
+
+    It is made beside whatever the block does first: the function that the block gets waits for it, and gives a
+    descriptor, which is closed at the end of the block.
+    """
     argv = [str(host.require_tool("unshare")), "--user", "--", "/bin/sh", "-c", _WAIT]
     lines = "".join(f"{one.inside} {one.outside} {one.count}\n" for one in ranges)
+
+    def made() -> int:
+        with failing("making a user namespace"):
+            assert holder.stdout is not None
+            if not holder.stdout.readline():
+                raise HostFailure(
+                    "making a user namespace: unshare refused",
+                    hint="see: sysctl user.max_user_namespaces kernel.unprivileged_userns_clone",
+                )
+            for name in ("uid_map", "gid_map"):
+                Path(f"/proc/{holder.pid}/{name}").write_text(lines)
+            descriptor = os.open(f"/proc/{holder.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+            opened.callback(os.close, descriptor)
+            return descriptor
+
     with (
-        failing("making a user namespace"),
+        contextlib.ExitStack() as opened,
         subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder,
     ):
-        assert holder.stdout is not None
-        if not holder.stdout.readline():
-            raise HostFailure(
-                "making a user namespace: unshare refused",
-                hint="see: sysctl user.max_user_namespaces kernel.unprivileged_userns_clone",
-            )
-        for name in ("uid_map", "gid_map"):
-            Path(f"/proc/{holder.pid}/{name}").write_text(lines)
-        descriptor = os.open(f"/proc/{holder.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        yield made
 
 
 def _mount(source: str, target: Path, kind: str, flags: int, options: str | None = None) -> None:

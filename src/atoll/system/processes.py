@@ -50,7 +50,7 @@ _KILL_PATIENCE_S = 2.0
 _LIMIT_FILES = 'trap "" XFSZ; ulimit -S -f "$1" || exit 125; shift; '
 # Enters the cgroups named before "--".
 _ENTER_CGROUPS = (
-    _LIMIT_FILES + 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
+    _LIMIT_FILES + 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done; shift; exec "$@"'
 )
 # Waits for a word. Whoever should tell may end instead: then it ends too.
 _WAIT_FOR_WORD = _LIMIT_FILES + 'read -r _ || exit 125; exec "$@" </dev/null'
@@ -201,7 +201,7 @@ def launch_argv(launch: Launch) -> list[str]:
     """The command line that enters the cgroup, drops privileges and becomes the program."""
     argv = confined_argv(launch)
     if launch.cgroup is not None:
-        entrances = [str(path) for path in cgroups.join_paths(launch.cgroup)]
+        entrances = map(str, cgroups.entrances(launch.cgroup))
         argv = ["/bin/sh", "-c", _ENTER_CGROUPS, "enter-cgroups", _blocks(launch), *entrances, "--", *argv]
     return argv
 

@@ -59,8 +59,8 @@ def test_owners_are_mapped_both_ways(trees: dict[str, Path]) -> None:
         os.chown(there / "new", OWNERS[0].outside + 7, OWNERS[0].outside + 7)
         return (there / "file").stat().st_uid
 
-    with mounts.user_namespace(OWNERS) as namespace:
-        assert mounts.private(lambda: inside(namespace)) == OWNERS[0].outside
+    with mounts.user_namespace(OWNERS) as made:
+        assert mounts.private(lambda: inside(made())) == OWNERS[0].outside
     assert (trees["lower"] / "new").stat().st_uid == 7
 
 
@@ -77,8 +77,8 @@ def test_changes_go_to_the_upper_side_of_an_overlay_of_mapped_directories(trees:
         assert (stage / "root/file").stat().st_uid == OWNERS[0].outside
         (stage / "root/file").write_text("changed")
 
-    with mounts.user_namespace(OWNERS) as namespace:
-        mounts.private(lambda: inside(namespace))
+    with mounts.user_namespace(OWNERS) as made:
+        mounts.private(lambda: inside(made()))
     assert (trees["lower"] / "file").read_text() == "from below"
     changed = trees["disk"] / "upper/file"
     assert (changed.read_text(), changed.stat().st_uid) == ("changed", 0)
@@ -86,8 +86,8 @@ def test_changes_go_to_the_upper_side_of_an_overlay_of_mapped_directories(trees:
 
 def test_a_user_namespace_leaves_no_process(trees: dict[str, Path]) -> None:
     before = _children()
-    with mounts.user_namespace(OWNERS):
-        pass
+    with mounts.user_namespace(OWNERS) as made:
+        made()
     assert _children() <= before
 
 

@@ -6,7 +6,6 @@ Effects: through drivers, the network and atoll.system.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -39,7 +38,7 @@ from atoll.model.vm import UNKNOWN_DRIVER, VM, ConsoleKind, StartedBy, VmNic
 from atoll.model.volume import ROOT, FileSystem, Volume
 from atoll.plan import capacity
 from atoll.plan.ids import Ids
-from atoll.system import aside, cgroup_moves, cgroups, host, steps
+from atoll.system import aside, cgroups, host, steps
 from atoll.system.undo import Undo
 
 log = logging.getLogger(__name__)
@@ -221,24 +220,18 @@ class Machines:
         for volume in vm.volumes:
             if volume.attached:
                 self._place.check_volume(volume)
-        with self._moves(vm):
-            async with Undo() as undo:
-                undo.add(aside.run, cgroups.remove, machine.cgroup)
-                self.limit(vm, starting=True, weight=weight)
-                steps.step("launch.limited")
-                for port in self._ports(vm):
-                    undo.add(self._network.unplug, port)
-                    await self._network.plug(port)
-                    steps.step("launch.plugged")
-                undo.add(driver.kill, machine)
-                await start(machine)
-                steps.step("launch.started")
-                undo.commit()
-
-    def _moves(self, vm: VM) -> contextlib.AbstractContextManager[None]:
-        """While the block runs, its processes can be moved into its cgroup without a wait."""
-        runs_here = self._kinds.overhead_mib(vm.driver) is not None
-        return cgroup_moves.expected() if runs_here else contextlib.nullcontext()
+        async with Undo() as undo:
+            undo.add(aside.run, cgroups.remove, machine.cgroup)
+            self.limit(vm, starting=True, weight=weight)
+            steps.step("launch.limited")
+            for port in self._ports(vm):
+                undo.add(self._network.unplug, port)
+                await self._network.plug(port)
+                steps.step("launch.plugged")
+            undo.add(driver.kill, machine)
+            await start(machine)
+            steps.step("launch.started")
+            undo.commit()
 
     # --- copies of templates
 

@@ -8,6 +8,7 @@ node, where it is given other ids, without a change of its files.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -48,7 +49,7 @@ class Tools(Struct, frozen=True):
     """Where programs are: LXC's hooks run without a search path."""
 
     ip: Path
-    nsenter: Path
+    printf: Path
 
 
 def id_range(machine: Machine) -> IdRange:
@@ -90,29 +91,41 @@ def container_config(
         ("lxc.cgroup.dir.container", container_group(machine)),
         ("lxc.net.0.type", "empty"),
         ("lxc.hook.version", "1"),
-        *(hook for index, nic in enumerate(machine.nics) for hook in link_hooks(nic, f"eth{index}", tools)),
+        *link_hooks(machine.nics, tools),
     ]
     return "".join(f"{key} = {value}\n" for key, value in settings)
 
 
-def link_hooks(nic: Nic, name: str, tools: Tools) -> list[tuple[str, str]]:
-    """What makes a link of the container, `name` in it, before its init starts, and removes it at its end.
+def link_hooks(nics: Sequence[Nic], tools: Tools) -> list[tuple[str, str]]:
+    """What makes the links of the container, eth0, eth1, … in it, before its init starts; and removes them at its end.
 
     Not LXC itself: it makes links here and moves them, which takes the kernel much longer, and it looks for
     bridges in /sys, which shows those of the host's own namespace. Not the agent: a guest may reboot while there
-    is none.
+    is none. All by one program: a start waits for each.
     """
-    link, bridge = shlex.quote(nic.link), shlex.quote(nic.bridge)
-    # Up before its init starts: a bridge loses what comes while a port is new. The hook's parent is the monitor.
-    inner = f"link add {name} address {nic.mac} mtu {nic.mtu} up"
-    outer = f"type veth peer name {link} mtu {nic.mtu} netns $PPID"
+    # Not the shell's own printf, which it does not find: LXC has it execute what comes first.
+    words = [word for index, nic in enumerate(nics) for word in _link_commands(nic, f"eth{index}")]
     return [
-        ("lxc.hook.start-host", f"{tools.nsenter} --target=$LXC_PID --net {tools.ip} {inner} {outer}"),
-        # Without an IPv6 address of the host's own, which nobody asked for.
-        ("lxc.hook.start-host", f"{tools.ip} link set {link} master {bridge} addrgenmode none up"),
+        ("lxc.hook.start-host", f"{tools.printf} '%s\\n' {' '.join(words)} | {tools.ip} -batch -"),
         # The kernel may have been first; a hook that fails would turn a reboot into an end.
-        ("lxc.hook.post-stop", f"/bin/sh -c {shlex.quote(f'{tools.ip} link delete {link} || :')}"),
+        *(
+            (
+                "lxc.hook.post-stop",
+                f"/bin/sh -c {shlex.quote(f'{tools.ip} link delete {shlex.quote(nic.link)} || :')}",
+            )
+            for nic in nics
+        ),
     ]
+
+
+def _link_commands(nic: Nic, name: str) -> tuple[str, str]:
+    """Two commands of `ip`, each a word of the shell."""
+    # Made by the end in the container, so that this is up before its init starts: a bridge loses what comes while a
+    # port is new. The other end is in the monitor's namespace.
+    inner = f"address {nic.mac} mtu {nic.mtu} up type veth peer name {nic.link} mtu {nic.mtu}"
+    # Without an IPv6 address of the host's own, which nobody asked for.
+    outer = f"link set {nic.link} master {nic.bridge} addrgenmode none up"
+    return f"'link add {name} netns '$LXC_PID{shlex.quote(f' {inner}')}", shlex.quote(outer)
 
 
 def seccomp_profile() -> str:

@@ -25,7 +25,18 @@ from atoll.drivers.machine.lxc.roots import Roots, base_of, mount_root, root_of
 from atoll.drivers.machine.memory import hold_to
 from atoll.errors import Conflict, HostFailure, TimedOut
 from atoll.model.node import DriverInfo
-from atoll.system import aside, cgroups, clock, file_limits, files, host, pids, processes
+from atoll.system import (
+    aside,
+    cgroup_moves,
+    cgroups,
+    clock,
+    file_limits,
+    files,
+    host,
+    mounts,
+    pids,
+    processes,
+)
 from atoll.system.links import Links, missing
 from atoll.system.undo import Undo
 
@@ -201,10 +212,12 @@ class LxcDriver:
                 if not path.exists():
                     undo.add(aside.run, files.remove_tree, path)
             undo.add(self._end_all, machine)
-            base = await self._roots.ensure(machine)
-            process = await self._launch(machine, base)
-            record.write(machine, process)
-            await _until_running(machine, process)
+            cgroups.ensure(config.keeper_group(machine), cgroups.Limits())
+            # LXC moves its monitor and the container into their groups.
+            with cgroup_moves.expected():
+                process = await self._launch(machine)
+                record.write(machine, process)
+                await _until_running(machine, process)
             undo.commit()
         self._watch(machine, process)
 
@@ -222,15 +235,18 @@ class LxcDriver:
             await self._end_all(machine)
         await record.forget(machine)
 
-    async def _launch(self, machine: Machine, base: Path) -> processes.Pid:
+    async def _launch(self, machine: Machine) -> processes.Pid:
         lxc_start = host.require_tool("lxc-start")
-        cgroups.ensure(config.keeper_group(machine), cgroups.Limits())
         profile = apparmor.profile()
+        # Beside the start of its keeper.
+        rooted = asyncio.run_coroutine_threadsafe(self._roots.ensure(machine), asyncio.get_running_loop())
 
         def prepare() -> None:
-            init = _find_init_program(machine, base)
-            _configure(machine, init, profile.name)
-            mount_root(machine, base, systemd=init.systemd)
+            with mounts.user_namespace(config.disk_ranges(machine)) as ids:
+                base = rooted.result()
+                init = _find_init_program(machine, base)
+                _configure(machine, init, profile.name)
+                mount_root(machine, base, ids(), systemd=init.systemd)
 
         rights = keeper.CAPABILITIES + profile.rights
         work = asyncio.to_thread(keeper.launch, machine, lxc_start, rights, self._namespace, prepare)
@@ -365,7 +381,7 @@ def _configure(machine: Machine, init: config.Init, apparmor_profile: str) -> No
         seccomp=record.seccomp_path(machine),
         init=init,
         apparmor=apparmor_profile,
-        tools=config.Tools(host.require_tool("ip"), host.require_tool("nsenter")),
+        tools=config.Tools(host.require_tool("ip"), host.require_tool("printf")),
     )
     record.config_path(machine).write_text(text)
 

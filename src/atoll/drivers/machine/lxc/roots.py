@@ -20,7 +20,7 @@ from pathlib import Path
 
 from atoll.drivers.machine.base import ROOT_FILE, Machine
 from atoll.drivers.machine.lxc import record
-from atoll.drivers.machine.lxc.config import ROOT, STAGE, disk_ranges
+from atoll.drivers.machine.lxc.config import ROOT, STAGE
 from atoll.errors import HostFailure
 from atoll.system import aside, cgroups, disks, files, mounts, processes
 from atoll.system.failures import failing
@@ -117,36 +117,27 @@ def base_of(machine: Machine) -> Path:
     return record.own_directory(machine) / "base"
 
 
-def mount_root(machine: Machine, base: Path, *, systemd: bool) -> None:
-    """Mount it for the monitor that is started next. To be called in a mount namespace of its own."""
-    with mounts.user_namespace(disk_ranges(machine)) as ids:
-        mounts.tmpfs(STAGE)
-        # Here LXC keeps locks and sockets, for good: now they go with it.
-        mounts.tmpfs(Path("/run"))
-        # It would make groups in all of them, in which nothing of ours is limited. A systemd keeps its units in one.
-        needed = {cgroups.systemd_hierarchy()} if systemd else set()
-        for hierarchy in cgroups.other_hierarchies():
-            if hierarchy not in needed:
-                mounts.unmount(hierarchy)
-        lower, disk, changes = STAGE / "base", STAGE / "disk", STAGE / "changes"
-        for place in (lower, disk, changes, ROOT):
-            place.mkdir()
-        mounts.idmapped(base, lower, ids)
-        mounts.image(root_of(machine), disk, MOUNT_TIMEOUT_S)
-        _furnish(disk)
-        mounts.idmapped(disk, changes, ids)
-        mounts.unmount(disk)
-        mounts.overlay(ROOT, lower, changes / "upper", changes / "work")
+def mount_root(machine: Machine, base: Path, ids: int, *, systemd: bool) -> None:
+    """Mount it for the monitor that is started next. To be called in a mount namespace of its own.
 
-
-def _furnish(disk: Path) -> None:
-    """What an empty file system needs to be a root's."""
-    with failing("furnishing a root"):
-        for path in (disk / "upper", disk / "work"):
-            if not path.exists():
-                path.mkdir(0o700)
-                # That of `upper` is the mode of the container's root.
-                path.chmod(0o755)
+    `ids`: the user namespace of `disk_ranges`.
+    """
+    mounts.tmpfs(STAGE)
+    # Here LXC keeps locks and sockets, for good: now they go with it.
+    mounts.tmpfs(Path("/run"))
+    # It would make groups in all of them, in which nothing of ours is limited. A systemd keeps its units in one.
+    needed = {cgroups.systemd_hierarchy()} if systemd else set()
+    for hierarchy in cgroups.other_hierarchies():
+        if hierarchy not in needed:
+            mounts.unmount(hierarchy)
+    lower, disk, changes = STAGE / "base", STAGE / "disk", STAGE / "changes"
+    for place in (lower, disk, changes, ROOT):
+        place.mkdir()
+    mounts.idmapped(base, lower, ids)
+    mounts.image(root_of(machine), disk, MOUNT_TIMEOUT_S)
+    mounts.idmapped(disk, changes, ids)
+    mounts.unmount(disk)
+    mounts.overlay(ROOT, lower, *(changes / name for name in disks.OVERLAY))
 
 
 def _make_root(machine: Machine, digest: str, empty: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from msgspec import structs
@@ -10,7 +11,7 @@ from atoll.drivers.machine.base import Machine, Nic
 from atoll.drivers.machine.lxc import config
 from samples import a_machine
 
-TOOLS = config.Tools(ip=Path("/sbin/ip"), nsenter=Path("/usr/bin/nsenter"))
+TOOLS = config.Tools(ip=Path("/sbin/ip"), printf=Path("/usr/bin/printf"))
 INIT = config.Init("/sbin/init")
 MACHINE = a_machine(
     nic=Nic(link="at-0a010005", bridge="br-default", mac="52:54:0a:01:00:05", mtu=1400),
@@ -58,29 +59,32 @@ def test_ids_on_disk_are_those_that_the_container_sees() -> None:
 def test_its_link_is_made_in_the_container_and_put_into_the_bridge_before_its_init_starts() -> None:
     told = settings()
     assert told["lxc.net.0.type"] == ["empty"]
-    made, plugged = told["lxc.hook.start-host"]
+    (made,) = told["lxc.hook.start-host"]
     assert made == (
-        "/usr/bin/nsenter --target=$LXC_PID --net /sbin/ip link add eth0 address 52:54:0a:01:00:05 mtu 1400 up"
-        " type veth peer name at-0a010005 mtu 1400 netns $PPID"
+        "/usr/bin/printf '%s\\n' 'link add eth0 netns '$LXC_PID"
+        "' address 52:54:0a:01:00:05 mtu 1400 up type veth peer name at-0a010005 mtu 1400'"
+        " 'link set at-0a010005 master br-default addrgenmode none up' | /sbin/ip -batch -"
     )
-    assert plugged == "/sbin/ip link set at-0a010005 master br-default addrgenmode none up"
     assert told["lxc.hook.post-stop"] == ["/bin/sh -c '/sbin/ip link delete at-0a010005 || :'"]
 
 
 def test_each_of_its_links_is_made_and_removed() -> None:
     more = Nic(link="at-0a020005", bridge="br-storage", mac="52:54:0a:02:00:05", mtu=9000)
     told = settings(structs.replace(MACHINE, extra_nics=(more,)))
-    assert told["lxc.hook.start-host"][:2] == settings()["lxc.hook.start-host"]
-    made, plugged = told["lxc.hook.start-host"][2:]
-    assert " link add eth1 address 52:54:0a:02:00:05 mtu 9000 up type veth peer name at-0a020005 " in made
-    assert "at-0a020005 master br-storage" in plugged
+    (made,) = told["lxc.hook.start-host"]
+    first, second = made.index("link set at-0a010005 "), made.index("'link add eth1 netns '$LXC_PID")
+    assert first < second
+    assert " address 52:54:0a:02:00:05 mtu 9000 up type veth peer name at-0a020005 " in made[second:]
+    assert "link set at-0a020005 master br-storage " in made[second:]
     assert ["at-0a010005" in hook for hook in told["lxc.hook.post-stop"]] == [True, False]
     assert "at-0a020005" in told["lxc.hook.post-stop"][1]
 
 
 def test_a_bridge_with_a_strange_name_is_no_command() -> None:
     nic = structs.replace(MACHINE.nic, bridge="$(reboot)")
-    assert "master '$(reboot)' " in dict(config.link_hooks(nic, "eth0", TOOLS))["lxc.hook.start-host"]
+    made = dict(config.link_hooks([nic], TOOLS))["lxc.hook.start-host"]
+    told = shlex.split(made)
+    assert "link set at-0a010005 master $(reboot) addrgenmode none up" in told
 
 
 def test_what_is_dangerous_is_denied_in_a_form_that_lxc_reads() -> None:
