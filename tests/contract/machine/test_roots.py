@@ -106,3 +106,16 @@ async def test_a_machine_whose_record_is_lost_is_found_by_its_instance(lab: Any,
     assert await successor.inspect([machine]) == before
     await successor.discard(machine)
     assert lab.traces(machine) == {"file console.log"}
+
+
+@pytest.mark.parametrize("lab", ["lxc"], indirect=True)
+async def test_an_image_is_not_held_for_a_container_that_is_no_more(lab: Any, exits: Any) -> None:
+    driver, machine = lab.driver(exits), lab.machine()
+    await driver.start(machine)
+    await driver.kill(machine)
+    assert list(lab.directory.glob("roots/*/users/*")), "it is held for one that does not run"
+
+    await driver.discard(machine)
+    await driver.discard(machine)
+
+    assert not list(lab.directory.glob("roots/*/users/*"))
