@@ -65,10 +65,19 @@ reliability: setup-test ## the fault tests, longer than usual; writes docs/relia
 	  tests/host/faults tests/services/hypervisor/test_fault_schedules.py
 	@$(BIN)/python tests/host/faults/page.py .cache/reliability.json > docs/reliability.md
 
+ATTACKS := tests/host/attacks tests/services/serving/test_door.py $(addprefix tests/services/hypervisor/test_,cross_site.py open_calls.py other_users.py stores.py)
+
+attack: setup-test ## the attack tests, a million inputs and a soak of two hours; writes docs/attacks.md
+	@rm -f .cache/attacks.jsonl .cache/attacks.xml && mkdir -p .cache
+	@$(SUDO) env ATOLL_CACHE=$(ATOLL_CACHE) ATOLL_ATTACKS=$(CURDIR)/.cache/attacks.jsonl \
+	  ATOLL_ATTACK_INPUTS=$${ATOLL_ATTACK_INPUTS:-1000000} ATOLL_ATTACK_SOAK_S=$${ATOLL_ATTACK_SOAK_S:-7200} \
+	  $(BIN)/python -m pytest -q --junitxml=.cache/attacks.xml $(ATTACKS)
+	@$(BIN)/python tests/host/attacks/page.py .cache/attacks.xml .cache/attacks.jsonl > docs/attacks.md
+
 lock: ## resolve the dependencies anew, with hashes
 	@$(PYTHON) -m venv .lock && .lock/bin/pip -q install uv
 	@.lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate pyproject.toml -o requirements.txt
 	@.lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --group dev -c requirements.txt pyproject.toml -o requirements-dev.txt
 	@rm -rf .lock
 
-.PHONY: help setup setup-test demo demo-down check test format reference picture bench reliability lock
+.PHONY: help setup setup-test demo demo-down check test format reference picture bench reliability attack lock

@@ -104,4 +104,4 @@ def _bridges(name: str, directory: Path) -> Bridges:
     leases = Leases(tuple, lambda: given, clock.now)
     callers.count(Census(lambda: given, leases, lambda subnet, mark: None, tuple, lambda ip, stage: None))
     library = Library(directory, ImageStore(directory))
-    return Bridges(Names(name, "bench 10.96.0.1"), callers, Backends(library, ControlPort(6976, ())))
+    return Bridges(Names(name, "bench 10.96.0.1"), callers, Backends(library, ControlPort(6976)))

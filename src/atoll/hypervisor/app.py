@@ -101,7 +101,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     stores = Stores(places, owner_of(config.state), config.disk_reserve_mib, roots=config.state / "vms")
     stores.prepare(loaded, records.unreadable, records.carried)
     vms = Inventory(config.name, records, loaded)
-    control = ControlPort(config.port, config.listen)
+    control = ControlPort(config.port)
     credentials = _credentials(config.roles, config.role_callers, vms, records)
     if credentials is not None:
         stack.callback(credentials.close)

@@ -28,9 +28,10 @@ def alone_in(directory: Path, timeout_s: float | None = None) -> Iterator[int]:
     """
     until = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        files.make_dirs(directory)
+        files.make_dirs(directory.parent)
         with failing(f"locking {directory}"):
             try:
+                _make(directory)
                 descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue  # whoever was in it has just removed it
@@ -54,6 +55,12 @@ def mutex(directory: Path, timeout_s: float = 30.0) -> Iterator[None]:
         finally:
             with contextlib.suppress(OSError):
                 directory.rmdir()
+
+
+def _make(directory: Path) -> None:
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(0o700)
+        files.sync_dir(directory.parent)
 
 
 def _lock(descriptor: int, until: float | None) -> bool:

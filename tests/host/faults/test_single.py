@@ -211,6 +211,7 @@ def test_a_damaged_record_is_shown_with_what_to_do_and_harms_nobody_else(sim_nod
             client.call(changes.VM_CHANGE, {"vm": web.ip}, body=ChangeVm(tags={"a": "b"}))
         assert record.read_bytes() == harmed
         client.call(api.VM_DESTROY, {"vm": web.ip})
+    assert "starting VMs after a reboot of the host failed" not in sim_node.last_words()
     assert set(sim_node.check()) == {"other"}
 
 

@@ -581,10 +581,10 @@ def test_a_second_build_changes_nothing_and_asks_nobody(
 
 @pytest.fixture
 def filled_cache(built: Image, tmp_path: Path) -> Path:
-    """A cache that holds the kernel, and that no other test uses."""
+    """A cache that holds the kernel and its hash, and that no other test uses."""
     cache = tmp_path / "cache"
     cache.mkdir()
-    for package in CACHE.glob("*.deb"):
+    for package in CACHE.glob("*.deb*"):
         (cache / package.name).symlink_to(package)
     return cache
 
@@ -594,8 +594,9 @@ def test_a_build_without_apt_uses_the_cache_and_gives_the_same_bytes(
 ) -> None:
     monkeypatch.setenv("PATH", path_without("apt-cache", tmp_path))
     kept = {path.name for path in filled_cache.iterdir()}
-    left_by_one_that_was_killed = filled_cache / ".workshop" / "package"
-    left_by_one_that_was_killed.mkdir(parents=True)
+    left_by_one_that_was_killed = filled_cache / ".workshop"
+    left_by_one_that_was_killed.mkdir(0o700)
+    (left_by_one_that_was_killed / "package").mkdir()
     progress: list[str] = []
     again = appliance.build(ImageStore(tmp_path / "images"), filled_cache, progress.append)
     assert again.digest == built.digest
@@ -665,10 +666,11 @@ def apt_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_kernel_comes_from_apt_once(apt_repository: str, tmp_path: Path) -> None:
     cache = tmp_path / "not" / "yet" / "there"
     progress: list[str] = []
-    assert packages.fetch_kernel(cache, progress.append) == cache / apt_repository
-    assert packages.fetch_kernel(cache, progress.append) == cache / apt_repository
+    fetched = packages.fetch_kernel(cache, progress.append)
+    assert fetched.path == cache / apt_repository
+    assert packages.fetch_kernel(cache, progress.append) == fetched
     assert progress == ["downloading linux-image-6.1.0-9-cloud-amd64"]
-    assert [path.name for path in cache.iterdir()] == [apt_repository]
+    assert sorted(path.name for path in cache.iterdir()) == [apt_repository, f"{apt_repository}.sha256"]
 
 
 def test_a_failed_download_says_why_and_leaves_nothing(apt_repository: str, tmp_path: Path) -> None:
@@ -688,4 +690,4 @@ def test_a_package_without_a_kernel_is_refused_and_nothing_is_added(
     with pytest.raises(HostFailure, match="there is no kernel in it"):
         appliance.build(store, cache, lambda _: None)
     assert store.list() == ()
-    assert [path.name for path in cache.iterdir()] == [apt_repository]
+    assert sorted(path.name for path in cache.iterdir()) == [apt_repository, f"{apt_repository}.sha256"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import struct
@@ -127,10 +128,13 @@ def test_a_machine_with_a_screen_listens_nowhere_for_it(cloud: Cli, screen: dict
         for link in Path(f"/proc/{pid}/fd").iterdir()
         if str(link.readlink()).startswith("socket:")
     }
-    for table in ("tcp", "tcp6", "udp", "udp6"):
-        inodes = {line.split()[9] for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]}
-        assert not inodes & sockets
-    unix = [line.split() for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]]
+    # Its own network is one that it did not get its sockets from.
+    agent = json.loads((cloud.directory / "agent.pid").read_text())["pid"]
+    for network in (f"/proc/{pid}/net", f"/proc/{agent}/net"):
+        for table in ("tcp", "tcp6", "udp", "udp6"):
+            inodes = {line.split()[9] for line in Path(network, table).read_text().splitlines()[1:]}
+            assert not inodes & sockets
+    unix = [line.split() for line in Path(f"/proc/{agent}/net/unix").read_text().splitlines()[1:]]
     listening = {Path(fields[7]).name for fields in unix if fields[6] in sockets and fields[3] == "00010000"}
     assert listening == {"monitor.sock"}
 

@@ -106,6 +106,8 @@ class Node0:
             raise TimedOut(f"waiting for VM {spec.name}: port 9 is closed", hint="atoll vm log tells more")
         fields = msgspec.to_builtins(spec)
         subnet = fields.pop("subnet") or "default"
+        # Where the create does not say, the image does.
+        fields["imdsv2_required"] = bool(spec.imdsv2_required)
         yield Done(self.make(fields.pop("name"), subnet=subnet, **fields))
 
     async def start(self, call: Call[api.Wait, None]) -> AsyncIterator[api.Progress | Done[VM]]:

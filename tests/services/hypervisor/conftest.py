@@ -100,7 +100,7 @@ class Node:
         signals = self.signals = Signals()
         self.records = Records(self.directory / "state", self.writer)
         self.records.prepare()
-        self.driver = SimDriver(signals.exit, self.faults)
+        self.driver = SimDriver(signals.exit, self.faults, signals.stall)
         owner, kinds = owner_of(self.directory / "state"), await Kinds.of({"sim": self.driver})
         self.ids = NodeIds(Register(self.directory / "ids", owner), kinds.id_spaces())
         self.holds = ImageHolds(self.images, owner)

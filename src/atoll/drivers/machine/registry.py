@@ -45,5 +45,5 @@ async def load(name: str, setting: Setting) -> MachineDriver:
     if name == "sim":
         from atoll.drivers.machine.sim import SimDriver
 
-        return SimDriver(setting.on_exit)
+        return SimDriver(setting.on_exit, on_stall=setting.on_stall)
     raise Invalid("driver", name, "no such machine driver", hint=f"choose one of {', '.join(NAMES)}")

@@ -22,6 +22,7 @@ from atoll.drivers.machine.base import (
     Exit,
     Machine,
     OnExit,
+    OnStall,
     Seen,
     capabilities_of,
 )
@@ -37,7 +38,7 @@ from atoll.system.undo import Undo
 STEPS = (
     *("start", "started", "power_down", "kill", "reset", "inspect", "console", "display"),
     *("make_template", "load_template", "fork", "identify", "rehearse", "park"),
-    *("attach", "detach"),
+    *("attach", "detach", "resume"),
 )
 """Where a fault can strike. `started` is the last moment of a start, when all of it has to be undone."""
 
@@ -64,14 +65,15 @@ class Record(Struct, frozen=True):
     disks: tuple[str, ...] = ()
     screen: bool = False
     macs: tuple[str, ...] = ()
+    stalled: bool = False
 
 
 class SimFaults:
     """What shall go wrong.
 
     `fail` names steps that fail, `deaf` the IPs of guests that ignore their power button, `lost` those of
-    machines whose link was removed since they were started; `hook` gets each step and IP, and may raise or do
-    anything else.
+    machines whose link was removed since they were started, `full` those of machines that have no room for what
+    they write; `hook` gets each step and IP, and may raise or do anything else.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class SimFaults:
         self.fail = set(fail)
         self.deaf = set(deaf)
         self.lost: set[str] = set()
+        self.full: set[str] = set()
         self.hook = hook
 
     def strike(self, step: str, ip: str) -> None:
@@ -127,9 +130,12 @@ class SimConsole:
 class SimDriver:
     """The machine driver `sim`."""
 
-    def __init__(self, on_exit: OnExit, faults: SimFaults | None = None) -> None:
+    def __init__(
+        self, on_exit: OnExit, faults: SimFaults | None = None, on_stall: OnStall = lambda ip, stalled: None
+    ) -> None:
         self.faults = faults or SimFaults()
         self._on_exit = on_exit
+        self._on_stall = on_stall
         self._watched: set[str] = set()
         self._templates: set[Path] = set()
         self._consoles: dict[str, SimConsole] = {}
@@ -219,6 +225,11 @@ class SimDriver:
         _write(machine, msgspec.structs.replace(record, resets=record.resets + 1))
         _append(machine.directory / _CONSOLE_LOG, _banner(machine))
 
+    async def resume(self, machine: Machine) -> None:
+        self.faults.strike("resume", machine.ip)
+        self._running(machine, "letting it go on")
+        self._write_stalled(machine, machine.ip in self.faults.full)
+
     async def inspect(self, machines: Sequence[Machine]) -> Mapping[str, Seen]:
         seen: dict[str, Seen] = {}
         for machine in machines:
@@ -227,7 +238,7 @@ class SimDriver:
             if record is None:
                 continue
             lost = (machine.nic.link,) if record.exit is None and machine.ip in self.faults.lost else ()
-            seen[machine.ip] = Seen(machine.ip, record.pid, record.exit, lost)
+            seen[machine.ip] = Seen(machine.ip, record.pid, record.exit, lost, stalled=record.stalled)
             if record.exit is None:
                 self._watched.add(machine.ip)
         return seen
@@ -303,6 +314,11 @@ class SimDriver:
         if machine.ip in self._consoles:
             self._consoles[machine.ip].stir(data)
 
+    def guest_runs_out_of_room(self, machine: Machine) -> None:
+        """Play the guest: it writes to a disk for which the node has no room."""
+        self.faults.full.add(machine.ip)
+        self._write_stalled(machine, True)
+
     async def guest_powers_off(self, machine: Machine) -> None:
         """Play the guest: it shuts itself down."""
         await self._end(machine, Exit.POWERED_OFF)
@@ -310,6 +326,11 @@ class SimDriver:
     async def guest_crashes(self, machine: Machine) -> None:
         """Play the guest: it panics, or its process dies."""
         await self._end(machine, Exit.CRASHED)
+
+    def _write_stalled(self, machine: Machine, stalled: bool) -> None:
+        record = self._running(machine, "pausing it")
+        _write(machine, msgspec.structs.replace(record, stalled=stalled))
+        self._on_stall(machine.ip, stalled)
 
     async def _start(self, machine: Machine, waiting: bool = False) -> None:
         log = machine.directory / _CONSOLE_LOG

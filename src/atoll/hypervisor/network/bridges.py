@@ -226,9 +226,7 @@ class Bridges:
         await services.ensure("metadata", lambda: services.metadata)
         await services.ensure("tftp", lambda: TftpServer(namespace, open_, mtu))
         await services.ensure("boot", lambda: BootServer(namespace, open_))
-        # Over a bridge that was there before, others than guests come too.
-        routed = not any(subnet.bridge for subnet in self._subnets[bridge])
-        await self._control.add(namespace, bridge, routed=routed)
+        self._control.add(namespace, bridge)
         return services
 
     async def _settle(self, bridge: str, subnets: Sequence[Subnet]) -> None:
@@ -275,7 +273,7 @@ class Bridges:
         services = self._services.pop(bridge, None)
         if services is not None:
             await services.close()
-        await self._control.remove(namespace)
+        self._control.remove(namespace)
         found = self._links.find(bridge)
         # By its MAC, also after a restart: an existing bridge has another one.
         if found is not None and found.mac == router_mac(self._node, bridge):

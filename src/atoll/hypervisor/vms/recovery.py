@@ -113,7 +113,11 @@ async def relaunch_all(life: Life, bench: Workbench) -> None:
             steps.step("relaunch.begun")
             await life.relaunch(vm)
 
-    waiting = [record.vm for record in bench.vms.records() if record.want is Want.RUNNING]
+    waiting = [
+        record.vm
+        for record in bench.vms.records()
+        if record.want is Want.RUNNING and record.vm.state is not VmState.DAMAGED
+    ]
     ends = await asyncio.gather(*(one(vm) for vm in waiting), return_exceptions=True)
     for error in ends:
         if error is not None:
