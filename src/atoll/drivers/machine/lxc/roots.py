@@ -56,8 +56,8 @@ class Roots:
 
     def let_go(self, machine: Machine) -> None:
         """Its root is no more: no image is held for it. Gone is fine."""
-        for link in self._cache.glob(f"*/users/{machine.ip}"):
-            link.unlink(missing_ok=True)
+        for users in self._cache.glob("*/users"):
+            (users / machine.ip).unlink(missing_ok=True)
 
     async def _empty(self, machine: Machine) -> Path:
         """An empty file system of the size of the machine's root: to copy it is quicker than to make one."""
