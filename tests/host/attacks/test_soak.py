@@ -50,7 +50,7 @@ LONG_S = 300
 """In a shorter soak the first quarter of an agent's life is its beginning, when its caches fill."""
 USERS = ("ann", "bob", "carol", "dora")
 GROWTH, SPARE_MIB = 1.10, 6
-"""Beside the tenth: as much again as an agent takes for worth giving back, and the threads of pools."""
+"""Beside the tenth: the threads of pools, each with a stack and a heap of its own."""
 POOLED = 48
 """Threads that an agent's pools may have in all. They keep those that were needed once."""
 SPARE_DESCRIPTORS = 40
@@ -130,7 +130,7 @@ class Soak:
             assert time.monotonic() < until, f"there is no template: {self.node.last_words()}"
             await asyncio.sleep(0.1)
         await self.destroy_all()
-        await asyncio.sleep(heap.LOOK_EVERY_S + 0.5)
+        await asyncio.sleep(heap.EVERY_S + 0.5)
 
     # --- what is done to the node meanwhile
 
