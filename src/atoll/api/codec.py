@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import typing
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -73,8 +74,8 @@ def decode_query(kind: Any, query: Mapping[str, str]) -> Any:
         if query:
             raise Malformed(f"query {sorted(query)[0]!r}: this route takes no parameters")
         return None
-    names = [name for name, _ in query.items()]
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    counts = Counter(name for name, _ in query.items())
+    if twice := next((name for name, count in counts.items() if count > 1), None):
         raise Malformed(f"query {twice!r}: given more than once", hint="give each parameter once")
     try:
         return msgspec.convert(dict(query), kind, strict=False)

@@ -307,8 +307,8 @@ def _download(bound: Bound, entrance: _Entrance) -> Endpoint:
             response = web.StreamResponse(headers=headers)
             async with contextlib.aclosing(chunks), contextlib.aclosing(_until_ended(chunks, ended)) as rest:
                 first = await anext(rest, b"")
-                await response.prepare(request)
                 try:
+                    await response.prepare(request)
                     await response.write(first)
                     async for chunk in rest:
                         await response.write(chunk)
@@ -385,12 +385,15 @@ def _socket(bound: Bound, entrance: _Entrance) -> Endpoint:
         with _open(bound.route, entrance.gate, request, call) as ended:
             talk = await bound.handler(call)
             socket = web.WebSocketResponse(heartbeat=20, max_msg_size=64 << 10)
-            if not socket.can_prepare(request):
+            if not _is_handshake(socket, request):
                 raise Malformed(
                     f"{bound.route.path}: this route speaks WebSocket",
                     hint="send an Upgrade: websocket request",
                 )
-            await socket.prepare(request)
+            try:
+                await socket.prepare(request)
+            except ConnectionError:
+                return socket  # whoever asked has gone
             try:
                 await _unless_ended(talk(_WebSocket(socket)), ended)
             except Exception as error:
@@ -402,6 +405,13 @@ def _socket(bound: Bound, entrance: _Entrance) -> Endpoint:
         return socket
 
     return answer
+
+
+def _is_handshake(socket: web.WebSocketResponse, request: web.Request) -> bool:
+    try:
+        return bool(socket.can_prepare(request))
+    except ValueError:  # a key that is not even ASCII
+        return False
 
 
 async def _unless_ended(work: Awaitable[None], ended: Ended) -> None:

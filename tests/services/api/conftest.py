@@ -86,7 +86,7 @@ class Gate:
     def __init__(self, peers: PeerReader) -> None:
         self._peers = peers
         self.opened: list[Ended] = []
-        """Calls that were opened. A test ends one with an error."""
+        """Calls that were opened. A test ends one with an error; one that is over is cancelled."""
 
     async def admit(self, route: Route[Any, Any], certificate: bytes | None) -> Identity:
         if route.access is Access.PUBLIC:
@@ -99,7 +99,10 @@ class Gate:
     def open(self, *_: object) -> Iterator[Ended]:
         ended: Ended = asyncio.get_running_loop().create_future()
         self.opened.append(ended)
-        yield ended
+        try:
+            yield ended
+        finally:
+            ended.cancel()
 
 
 class Service:
@@ -109,6 +112,9 @@ class Service:
         self.ended = asyncio.Event()
         self.heard: list[str] = []
         self.failure: Exception = RuntimeError("secret detail")
+        self.may_begin = asyncio.Event()
+        """What answers in pieces waits for it."""
+        self.may_begin.set()
 
     def bound(self) -> list[Bound]:
         return [
@@ -156,6 +162,7 @@ class Service:
         if size == 0:
             raise NotFound("bytes 0: there are none")
         try:
+            await self.may_begin.wait()
             for start in range(0, size, 1000):
                 await asyncio.sleep(0)
                 yield b"x" * min(1000, size - start)
@@ -167,6 +174,7 @@ class Service:
     async def chat(self, call: Call[None, None]) -> Callable[[ByteSocket], Awaitable[None]]:
         if call.params["room"] == "closed":
             raise Conflict("room closed: nobody is let in", hint="try another")
+        await self.may_begin.wait()
 
         async def talk(far: ByteSocket) -> None:
             while data := await far.receive():

@@ -193,6 +193,37 @@ async def test_clients_that_go_away_leave_no_complaint_in_the_log(wire, service,
     assert [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")] == []
 
 
+UPGRADE = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
+
+
+@pytest.mark.parametrize("path", ["/bytes/5000", "/chat/lobby"])
+async def test_who_goes_away_before_the_answer_begins_leaves_no_complaint_in_the_log(
+    wire, service, caplog, path: str
+):
+    service.may_begin.clear()
+    _, writer = await wire.bare()
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: m\r\n{UPGRADE}{'A' * 22}==\r\n\r\n".encode())
+    async with asyncio.timeout(5):
+        while not wire.gate.opened:
+            await asyncio.sleep(0.01)
+        writer.transport.abort()
+        await asyncio.sleep(0.1)
+        service.may_begin.set()
+        while not wire.gate.opened[0].cancelled():
+            await asyncio.sleep(0.01)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("key", ["", "x", "A" * 22, "A" * 24, "é", "\x80"])
+async def test_a_socket_with_a_key_that_is_none_is_refused(wire, caplog, key: str):
+    reader, writer = await wire.bare()
+    writer.write(f"GET /chat/lobby HTTP/1.1\r\nHost: m\r\n{UPGRADE}{key}\r\n\r\n".encode("latin-1"))
+    async with asyncio.timeout(5):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
+    writer.transport.abort()
+    assert caplog.records == []
+
+
 async def test_a_socket_route_without_an_upgrade_says_what_it_speaks(wire):
     async with wire.raw() as session, session.get("/chat/lobby") as response:
         assert response.status == 400

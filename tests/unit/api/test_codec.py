@@ -182,6 +182,23 @@ def test_a_bad_query_is_refused_by_name(query: dict[str, str], says: str):
     assert says in refusal.value.brief
 
 
+def test_a_query_of_many_parameters_takes_no_longer_for_each_of_them():
+    compared = 0
+
+    class Name(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    many = 2000
+    with pytest.raises(Malformed):
+        decode_query(Since, {Name(f"p{number}"): "1" for number in range(many)})
+    assert compared < 10 * many
+
+
 def test_a_request_without_a_body_says_no_content_type():
     assert request_of(VM_STOP, {"vm": "web"}, None, None) == ("POST", "/v1/vms/web/stop", b"", {})
 

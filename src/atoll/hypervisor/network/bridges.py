@@ -30,7 +30,7 @@ from atoll.guestnet.netboot.http import BootServer
 from atoll.guestnet.netboot.library import Content, Library, Missing
 from atoll.guestnet.ra.server import RaServer
 from atoll.guestnet.tftp.server import TftpServer
-from atoll.hypervisor.network import answering, dns_metrics, physical
+from atoll.hypervisor.network import answering, dns_metrics, guest_metrics, physical
 from atoll.hypervisor.network.base import Port
 from atoll.hypervisor.network.callers import BridgeCallers, Callers
 from atoll.hypervisor.network.control import ControlPort
@@ -62,7 +62,10 @@ def _known_here(port: firewall.Port, subnet: Subnet) -> tuple[str, ...]:
 
 
 class Server(Protocol):
-    """What all servers of a bridge have in common. Both may be repeated."""
+    """What all servers of a bridge have in common. Both methods may be repeated."""
+
+    @property
+    def counters(self) -> Struct: ...
 
     async def start(self) -> None: ...
 
@@ -94,6 +97,11 @@ class _Services:
         known = self._servers.pop(name, None)
         if known is not None:
             await known[1].close()
+
+    @property
+    def counters(self) -> dict[str, Struct]:
+        """What each of them counts, by its name."""
+        return {name: server.counters for name, (_, server) in self._servers.items()}
 
     async def close(self) -> None:
         for name in list(self._servers):
@@ -290,9 +298,10 @@ class Bridges:
         return service_mac(self._node, bridge)
 
     def families(self) -> Iterator[Metric]:
-        """What its DNS servers count, for Prometheus."""
-        served = {bridge: services.dns.counters for bridge, services in self._services.items()}
-        return dns_metrics.families(served, self._forwarder.counters if self._forwarder else None)
+        """What its servers count, for Prometheus."""
+        dns = {bridge: services.dns.counters for bridge, services in self._services.items()}
+        yield from dns_metrics.families(dns, self._forwarder.counters if self._forwarder else None)
+        yield from guest_metrics.families({name: each.counters for name, each in self._services.items()})
 
     # --- ports
 

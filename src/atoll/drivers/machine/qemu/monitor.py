@@ -20,11 +20,11 @@ from qemu.qmp import ExecuteError, QMPClient, QMPError, Runstate
 
 from atoll.drivers.machine.base import Exit
 from atoll.errors import HostFailure, TimedOut, Unreachable
-from atoll.system import files, processes
+from atoll.system import clock, files, processes
 
 log = logging.getLogger(__name__)
-# It reports every lost connection as an error; here that is an ordinary event, logged once, by us.
-logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
+# It reports every lost connection as an error, some with a trace; here that is an ordinary event, logged once, by us.
+logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL + 1)
 
 COMMAND_TIMEOUT_S = 5.0
 QUIT_TIMEOUT_S = 2.0
@@ -50,8 +50,8 @@ def exit_of_event(event: Mapping[str, Any]) -> Exit | None:
     if event["event"] == "GUEST_PANICKED":
         return Exit.CRASHED
     if event["event"] == "SHUTDOWN":
-        reason = event["data"].get("reason")
-        return {"guest-shutdown": Exit.POWERED_OFF, "guest-panic": Exit.CRASHED}.get(reason)
+        causes = {"guest-shutdown": Exit.POWERED_OFF, "guest-panic": Exit.CRASHED}
+        return causes.get(_word(event.get("data"), "reason"))
     return None
 
 
@@ -66,14 +66,20 @@ def is_out_of_room(status: str) -> bool:
 def stall_of_event(event: Mapping[str, Any]) -> bool | None:
     """Whether an event says that the machine was paused for want of room, or goes on; None: neither. Pure."""
     if event["event"] == "BLOCK_IO_ERROR":
-        return True if event["data"].get("action") == "stop" else None
+        return True if _word(event.get("data"), "action") == "stop" else None
     return False if event["event"] == "RESUME" else None
 
 
 def end_of_migration(event: Mapping[str, Any]) -> bool | None:
     """Whether an event tells of a migration that succeeded; None when it tells of no end. Pure."""
-    status = event["data"].get("status") if event["event"] == "MIGRATION" else None
-    return {"completed": True, "failed": False, "cancelled": False}.get(str(status))
+    status = _word(event.get("data"), "status") if event["event"] == "MIGRATION" else ""
+    return {"completed": True, "failed": False, "cancelled": False}.get(status)
+
+
+def _word(said: object, name: str) -> str:
+    """What stands under a name; empty where there is no word. A QEMU that its guest took over says what it likes."""
+    word = said.get(name) if isinstance(said, Mapping) else None
+    return word if isinstance(word, str) else ""
 
 
 class Monitor:
@@ -100,15 +106,16 @@ class Monitor:
                 await self._client.connect(self._socket)
         except TimeoutError:
             raise self._late("connecting to its monitor", timeout_s) from None
-        except (OSError, QMPError) as error:
+        # Whatever ended it comes through here, as the client met it: of a hostile QEMU that can be anything.
+        except Exception as error:
             raise Unreachable(
                 f"machine {self.name}: connecting to its monitor: {error}",
                 hint="see whether its QEMU still runs",
             ) from error
-        status = await self.execute("query-status", timeout_s)
-        if (reason := exit_of_status(status["status"])) is not None:
+        status = _word(await self.execute("query-status", timeout_s), "status")
+        if (reason := exit_of_status(status)) is not None:
             self._on_end(reason)
-        self._on_stall(is_out_of_room(status["status"]))
+        self._on_stall(is_out_of_room(status))
 
     async def execute(
         self, command: str, timeout_s: float = COMMAND_TIMEOUT_S, arguments: dict[str, object] | None = None
@@ -140,7 +147,10 @@ class Monitor:
         async with self._passing:
             socket.send_fds(self._socket, [b" "], [descriptor])
             added = await self.execute("add-fd", arguments={"opaque": opaque})
-        return int(added["fdset-id"])
+        try:
+            return int(added["fdset-id"])
+        except (TypeError, KeyError, ValueError):
+            raise HostFailure(f"machine {self.name}: add-fd: QEMU answered with no number of a set") from None
 
     async def migrate(
         self, command: Literal["migrate", "migrate-incoming"], uri: str, timeout_s: float
@@ -309,11 +319,17 @@ class Watch:
         pause_s = _FIRST_PAUSE_S
         while True:
             if self._monitor is not None:
+                connected_at = clock.monotonic()
                 await self._monitor.until_lost()
                 await self._disconnect()
+                if clock.monotonic() - connected_at > _LONGEST_PAUSE_S:
+                    pause_s = _FIRST_PAUSE_S
+                else:
+                    # One that breaks off again and again is not to keep us busy.
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             try:
                 await self._connect(COMMAND_TIMEOUT_S)
-                pause_s = _FIRST_PAUSE_S
             except (Unreachable, TimedOut, HostFailure) as error:
                 if processes.alive(self.process) and not self.ending:
                     log.warning("%s; trying again in %.2f s", error, pause_s)

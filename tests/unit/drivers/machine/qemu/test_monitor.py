@@ -77,6 +77,15 @@ def test_a_machine_is_paused_for_want_of_room_until_it_goes_on(
     assert stall_of_event(heard) is stalled
 
 
+@pytest.mark.parametrize(
+    "data", [None, "stop", [], {}, {"reason": [], "action": {}, "status": None}, {"reason": 7}]
+)
+@pytest.mark.parametrize("name", ["SHUTDOWN", "BLOCK_IO_ERROR", "MIGRATION", ["SHUTDOWN"]])
+def test_an_event_that_says_something_else_than_qemu_would_says_nothing(name: object, data: object) -> None:
+    for heard in ({"event": name, "data": data}, {"event": name}):
+        assert (exit_of_event(heard), stall_of_event(heard), end_of_migration(heard)) == (None, None, None)
+
+
 def test_the_status_tells_a_want_of_room_from_other_pauses() -> None:
     assert is_out_of_room("io-error")
     assert not any(map(is_out_of_room, ("running", "paused", "prelaunch", "shutdown")))
