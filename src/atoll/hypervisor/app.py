@@ -60,7 +60,7 @@ from atoll.serving.health import Health
 from atoll.serving.hooks.hook import make_hooks
 from atoll.serving.supervisor import Supervisor
 from atoll.serving.tls import Tls
-from atoll.system import host, link_events, namespaces
+from atoll.system import heap, host, link_events, namespaces
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
 from atoll.system.writer import Writer
@@ -170,6 +170,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     background.keep("renewing the node's certificate", tls.keep_certificate)
     background.keep("reading revocation lists", tls.keep_revocations)
     background.keep("watching the loop", health.watch)
+    background.keep("giving back memory", heap.keep_small)
     background.keep("writing what the audit log counts", audit.keep)
     background.finish("emptying the trash", records.empty_trash)
     background.keep("keeping what is no VM's in stores for its time", stores.tend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,18 @@ async def test_a_machine_whose_record_is_lost_is_found_by_its_instance(lab: Any,
     assert await successor.inspect([machine]) == before
     await successor.discard(machine)
     assert lab.traces(machine) == {"file console.log"}
+
+
+@pytest.mark.parametrize("lab", ["lxc"], indirect=True)
+async def test_an_image_is_not_held_for_a_container_that_is_no_more(lab: Any, exits: Any) -> None:
+    driver, machine = lab.driver(exits), lab.machine()
+    await driver.start(machine)
+    await driver.kill(machine)
+    (users,) = lab.directory.glob("roots/*/users")
+    assert os.listdir(users) == [machine.ip], "it is held for one that does not run"
+
+    (machine.directory / "lxc/root.ext4").unlink()  # as by a start that failed
+    await driver.discard(machine)
+    await driver.discard(machine)
+
+    assert os.listdir(users) == []

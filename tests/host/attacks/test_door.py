@@ -34,6 +34,8 @@ SPARE_DESCRIPTORS = 8
 LOG_BYTES = 1500
 KEPT_MIB = 40
 """What a process may keep of memory after an attack: its allocator gives back whole pages only."""
+MORE_MEMORY = 0.1
+"""Of what it was, some seconds later."""
 
 ATTACKS = [
     ("idle", LAN.gateway, PORT, 3000),
@@ -78,10 +80,12 @@ class Field:
         return int(Path(f"/proc/{self.node.pid}/statm").read_text().split()[1]) * 4096 / (1 << 20)
 
     @contextmanager
-    def under(self, kind: str, host: str, port: int, count: int) -> Iterator[None]:
+    def under(
+        self, kind: str, host: str, port: int, count: int, attacker: Guest | None = None
+    ) -> Iterator[None]:
         command = [sys.executable, str(ATTACKER), kind, host, str(port), str(count)]
         process = namespaces.inside(
-            self.attacker.namespace,
+            (attacker or self.attacker).namespace,
             lambda: subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE),
         )
         with process:
@@ -136,6 +140,17 @@ def test_nobody_else_waits_and_all_comes_back(
         time.sleep(0.05)
     assert field.resident_mib() <= resident_mib + KEPT_MIB
     assert field.node.log.stat().st_size - log_bytes < LOG_BYTES
+
+
+def test_memory_that_strangers_at_the_door_of_operators_took_comes_back(field: Field) -> None:
+    before_mib, stranger = field.resident_mib(), Guest(field.node.namespace, "")
+    for kind in ("idle", "hello", "garbage") * 2:
+        with field.under(kind, "127.0.0.1", PORT, 300, attacker=stranger):
+            field.operator()
+    until = time.monotonic() + BACK_S
+    while (more := field.resident_mib() / before_mib - 1) > MORE_MEMORY:
+        assert time.monotonic() < until, f"{more:.0%} more memory than before"
+        time.sleep(0.1)
 
 
 def test_what_a_guest_sends_is_in_the_log_as_a_short_line_and_only_that(field: Field) -> None:

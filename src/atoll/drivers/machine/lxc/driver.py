@@ -129,6 +129,11 @@ class LxcDriver:
             await self._end_all(machine)
             await record.forget(machine)
 
+    async def discard(self, machine: Machine) -> None:
+        await self.kill(machine)
+        async with self._lock(machine):
+            await aside.run(self._roots.let_go, machine)
+
     async def inspect(self, machines: Sequence[Machine]) -> Mapping[str, Seen]:
         found: dict[str, Seen] = {}
         for machine in machines:

@@ -54,6 +54,11 @@ class Roots:
             _claim(self._cache / digest / "users", machine)
         return image
 
+    def let_go(self, machine: Machine) -> None:
+        """Its root is no more: no image is held for it. Gone is fine."""
+        for users in self._cache.glob("*/users"):
+            (users / machine.ip).unlink(missing_ok=True)
+
     async def _empty(self, machine: Machine) -> Path:
         """An empty file system of the size of the machine's root: to copy it is quicker than to make one."""
         if machine.root_mib <= 0:
