@@ -174,7 +174,9 @@ class Victim:
             await asyncio.to_thread(ask)
             self.asked[what] += 1
         except (OSError, AssertionError, ValueError, IndexError) as error:
-            # With no agent, one that is told to end, or another than at the beginning, it asks again.
+            # With no agent, one that is told to end, or another than at the beginning, it asks again. The sockets of
+            # a process are closed a moment before it is seen to be gone.
+            await asyncio.sleep(0.3)
             if agent is not None and self._node.served() == agent and "TERM" not in self._node.fault:
                 self.failed.append(f"the victim {what}: {error!r}")
 

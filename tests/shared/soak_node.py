@@ -265,12 +265,16 @@ async def created(client: AsyncClient, request: api.CreateVm) -> VM:
 
 
 def differences(before: Picture, after: Picture) -> list[str]:
-    """What is more, and what is less, in words."""
+    """What is more, and what is less, in words. Images that nothing is made of are let go of after a while."""
     found = []
     for kind in before.keys() | after.keys():
         more, less = after[kind] - before[kind], before[kind] - after[kind]
         found += [f"{kind}: {count} more of {thing}" for thing, count in sorted(more.items())]
-        found += [f"{kind}: {count} less of {thing}" for thing, count in sorted(less.items())]
+        found += [
+            f"{kind}: {count} less of {thing}"
+            for thing, count in sorted(less.items())
+            if ".held/" not in thing
+        ]
     return found
 
 

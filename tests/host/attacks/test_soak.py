@@ -31,6 +31,7 @@ from atoll.api import hypervisor as api
 from atoll.api.async_client import AsyncClient
 from atoll.model.network import METADATA_IP
 from atoll.model.vm import VmSpec
+from atoll.serving import events
 from atoll.system import heap
 from atoll.system.steps import STEPS
 from soak_attackers import AT_DOORS, AT_GUEST_DOORS, Victim, flood, make_noise, send_frames, wear_doors_down
@@ -49,8 +50,9 @@ SAMPLES = 120
 LONG_S = 300
 """In a shorter soak the first quarter of an agent's life is its beginning, when its caches fill."""
 USERS = ("ann", "bob", "carol", "dora")
-GROWTH, SPARE_MIB = 1.10, 6
-"""Beside the tenth: the threads of pools, each with a stack and a heap of its own."""
+GROWTH, SPARE_MIB = 1.10, 6 + events.KEPT_BYTES / (1 << 20)
+"""Beside the tenth: the threads of pools, each with a stack and a heap of its own; and the events that are kept, which
+are few in an agent that was not long at work."""
 POOLED = 48
 """Threads that an agent's pools may have in all. They keep those that were needed once."""
 SPARE_DESCRIPTORS = 20

@@ -13,6 +13,7 @@ from atoll.model.event import Event, EventKind
 from atoll.model.node import Capacity, Node
 from atoll.serving import events
 from atoll.serving.events import Events
+from samples import a_vm
 
 NODE = Node(
     ip="10.0.0.1",
@@ -64,6 +65,22 @@ async def test_a_reader_who_was_away_too_long_starts_over(monkeypatch: pytest.Mo
     found = node_events(10)
     assert await numbers(found.read(found.epoch, 5, follow=False)) == [("state", 10)]
     assert await numbers(found.read(found.epoch, 6, follow=False)) == [("node", n) for n in range(7, 11)]
+
+
+async def test_large_vms_are_kept_for_fewer_changes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(events, "KEPT_BYTES", 100_000)
+    found = node_events()
+    for number in range(10):
+        found.emit(EventKind.CHANGED, vm=a_vm(tags={"large": str(number) * 30_000}))
+    assert await numbers(found.read(found.epoch, 6, follow=False)) == [("state", 10)]
+    assert await numbers(found.read(found.epoch, 7, follow=False)) == [("changed", n) for n in (8, 9, 10)]
+
+
+async def test_one_that_is_too_large_to_be_kept_is_told_as_the_state(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(events, "KEPT_BYTES", 100)
+    found = node_events(3)
+    assert await numbers(found.read(found.epoch, 2, follow=False)) == [("state", 3)]
+    assert await numbers(found.read(found.epoch, 3, follow=False)) == []
 
 
 async def test_a_reader_who_is_too_slow_is_given_the_state_again(monkeypatch: pytest.MonkeyPatch):
