@@ -393,7 +393,8 @@ def _socket(bound: Bound, entrance: _Entrance) -> Endpoint:
             try:
                 await socket.prepare(request)
             except ConnectionError:
-                return socket  # whoever asked has gone
+                # Whoever asked has gone. A socket that has not begun cannot be ended either.
+                return web.Response()
             try:
                 await _unless_ended(talk(_WebSocket(socket)), ended)
             except Exception as error:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from atoll.api import server
 from atoll.errors import Unauthenticated
@@ -212,6 +213,32 @@ async def test_who_goes_away_before_the_answer_begins_leaves_no_complaint_in_the
         while not wire.gate.opened[0].cancelled():
             await asyncio.sleep(0.01)
     assert caplog.records == []
+
+
+async def test_who_goes_away_just_as_a_socket_is_answered_leaves_no_complaint_in_the_log(
+    wire, caplog, monkeypatch
+):
+    can_prepare = web.WebSocketResponse.can_prepare
+
+    def gone_by_now(socket, request):
+        request.transport.abort()
+        return can_prepare(socket, request)
+
+    monkeypatch.setattr(web.WebSocketResponse, "can_prepare", gone_by_now)
+    reader, writer = await wire.bare()
+    writer.write(f"GET /chat/lobby HTTP/1.1\r\nHost: m\r\n{UPGRADE}{'A' * 22}==\r\n\r\n".encode())
+    async with asyncio.timeout(5):
+        assert await ended(reader) == b""
+    writer.close()
+    assert caplog.records == []
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """All that came, and no more will."""
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
 
 
 @pytest.mark.parametrize("key", ["", "x", "A" * 22, "A" * 24, "é", "\x80"])
