@@ -150,8 +150,10 @@ class AsyncClient:
             )
         except aiohttp.WSServerHandshakeError as refusal:
             # The WebSocket client does not let us read why: an ordinary request is refused the same way.
-            async with session.get(refusal.request_info.url, ssl=current(self._tls)) as response:
-                raise error_of(await response.read(), refusal.status) from None
+            url = refusal.request_info.url
+            with _translated(url.authority):
+                async with session.get(url, ssl=current(self._tls)) as response:
+                    raise error_of(await response.read(), refusal.status) from None
         async with socket:
             yield socket
 

@@ -266,6 +266,21 @@ async def test_a_socket_that_is_refused_says_why(wire, pki, routes):
     assert refusal.value.hint == "try another"
 
 
+async def test_a_socket_whose_service_goes_away_before_it_says_why_is_unreachable(pki, routes):
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        service.close()
+        writer.write(b"HTTP/1.1 409 Conflict\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    service = await asyncio.start_server(refuse, "127.0.0.1", 0, ssl=pki.server())
+    address = service.sockets[0].getsockname()
+    async with AsyncClient([address], pki.user("ann")) as client:
+        with pytest.raises(Unreachable):
+            async with client.connect(routes.CHAT, {"room": "lobby"}):
+                pass
+
+
 async def test_a_socket_goes_to_the_address_that_answers(wire, pki, routes, dead_address):
     async with (
         AsyncClient([dead_address, wire.address], pki.user("ann")) as client,
