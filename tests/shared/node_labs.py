@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -42,7 +43,7 @@ class Site:
         self.directory = directory
         self.stack = stack
         self._prefix = f"xn{os.getpid()}{secrets.token_hex(2)}"
-        authority = Authority.create(directory / "ca", "test")
+        authority = self._authority = Authority.create(directory / "ca", "test")
         self.ca, self.crl = authority.cert_path, authority.crl_path
         self.server = self._keep("server", authority.issue_server(["127.0.0.1"]))
         operator = self._keep("oper", authority.issue_user("oper", (), ()))
@@ -63,6 +64,10 @@ class Site:
         self.stack.callback(namespaces.delete, full)
         namespaces.ensure(full)
         return full
+
+    def context_of(self, user: str) -> ssl.SSLContext:
+        """What a user of this name calls with, who is no operator."""
+        return tls.client_context(self.ca, *self._keep(user, self._authority.issue_user(user)))
 
     def _keep(self, name: str, issued: Any) -> tuple[Path, Path]:
         cert, key = self.directory / f"{name}.pem", self.directory / f"{name}.key"
@@ -166,7 +171,14 @@ class Node:
         addresses = tuple(Address(ip, mac_for(ip)) for ip in ips)
         self.call(api.NODE_ADD_ADDRESS, body=api.AddAddress(subnet, addresses))
 
-    def create(self, name: str, subnet: str, *others: str, imdsv2_required: bool | None = None) -> VM:
+    def create(
+        self,
+        name: str,
+        subnet: str,
+        *others: str,
+        imdsv2_required: bool | None = None,
+        owner_users: tuple[str, ...] = (),
+    ) -> VM:
         spec = VmSpec(
             name,
             "blank",
@@ -175,6 +187,7 @@ class Node:
             subnet=subnet,
             extra_subnets=others,
             imdsv2_required=imdsv2_required,
+            owner_users=owner_users,
         )
         request = api.CreateVm(spec, wait=api.Wait("started", 20))
         return self._stream(api.VM_CREATE, {}, request)

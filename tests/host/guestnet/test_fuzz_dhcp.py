@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import socket
 from collections import Counter
 from pathlib import Path
@@ -22,78 +21,13 @@ from atoll.guestnet.frames import ipv4 as frames
 from atoll.guestnet.frames.ipv4 import Datagram
 from atoll.model.lease import LeaseState
 from atoll.model.network import METADATA_IP
+from forges.dhcp import ALL_IPS, ALL_MACS, NO_IP, DhcpForge
 from known_callers import KnownCallers
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Station
 
 STRAIGHT, ON_THE_WIRE, BATCH = 100_000, 100_000, 64
-HEADERS_END = 42
-ALL_MACS, ALL_IPS, NO_IP = "ff:ff:ff:ff:ff:ff", "255.255.255.255", "0.0.0.0"
-
-
-class Forge:
-    """Makes packets that look like those of a guest, less and less."""
-
-    def __init__(self, mac: str, ip: str, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.chaddr = bytes.fromhex(mac.replace(":", "")).ljust(16, b"\0")
-        self.mac = mac
-        self.interesting = [socket.inet_aton(each) for each in (ip, METADATA_IP, NO_IP, ALL_IPS, "10.77.0.5")]
-
-    def payload(self) -> bytes:
-        kind = self.random.randrange(10)
-        if kind == 0:
-            return self.random.randbytes(self.random.randrange(700))
-        data = bytearray(codec.build(self._message(), 1300))
-        if kind > 4:
-            self._damage(data, 240 if kind > 7 else 0)
-        if kind in (4, 7):
-            del data[self.random.randrange(len(data)) :]
-        if kind == 3:
-            data += self.random.randbytes(self.random.randrange(400))
-        return bytes(data)
-
-    def frame(self) -> bytes:
-        whole = frames.build(Datagram(self.mac, ALL_MACS, NO_IP, ALL_IPS, 68, 67, self.payload()))
-        return whole.ljust(60, b"\0")
-
-    def broken_frame(self) -> bytes:
-        """Damaged in the headers of IP and UDP."""
-        data = bytearray(self.frame())
-        for _ in range(self.random.randrange(1, 4)):
-            data[self.random.randrange(14, HEADERS_END)] = self.random.randrange(256)
-        return bytes(data[: self.random.randrange(HEADERS_END, len(data) + 1)])
-
-    def _message(self) -> Message:
-        pick = self.random
-        options = {
-            Code.MESSAGE_TYPE: bytes((pick.randrange(10) if pick.random() < 0.2 else pick.randrange(1, 9),))
-        }
-        for code in pick.sample([Code.REQUESTED_IP, Code.SERVER_ID, Code.PARAMETERS, Code.MAX_SIZE], k=2):
-            match code:
-                case Code.PARAMETERS:
-                    options[code] = pick.randbytes(pick.randrange(300))
-                case Code.MAX_SIZE:
-                    options[code] = pick.randbytes(2)
-                case _:
-                    options[code] = pick.choice(self.interesting)
-        for _ in range(pick.randrange(4)):
-            options.setdefault(pick.randrange(1, 255), pick.randbytes(pick.randrange(40)))
-        return Message(
-            op=1,
-            xid=pick.getrandbits(32),
-            chaddr=self.chaddr,
-            flags=pick.choice((0, 0x8000)),
-            ciaddr=socket.inet_ntoa(pick.choice(self.interesting)),
-            options=options,
-        )
-
-    def _damage(self, data: bytearray, start: int) -> None:
-        for _ in range(self.random.randrange(1, 8)):
-            data[self.random.randrange(start, len(data))] = self.random.choice(
-                (0, 1, 52, 255, self.random.randrange(256))
-            )
 
 
 def check_reply(reply: Message, target_mac: str, station: Station) -> None:
@@ -108,7 +42,7 @@ def resident_mib() -> float:
 
 
 def test_no_payload_brings_anything_but_an_answer_a_silence_or_a_bad_packet(bad: Station) -> None:
-    forge = Forge(bad.mac, bad.ip, seed=1)
+    forge = DhcpForge(bad.mac, bad.ip, seed=1)
     find = {bad.mac: bad.lease}.get
     seen: Counter[str] = Counter()
     for _ in range(STRAIGHT):
@@ -138,7 +72,7 @@ async def test_a_fuzzing_guest_neither_stops_nor_slows_the_server_for_a_good_one
     caplog.set_level(logging.INFO)
     callers = KnownCallers(good.lease, bad.lease)
     server = DhcpServer(island.service, "eth0", callers, per_guest_per_s=1 << 30)
-    forge = Forge(bad.mac, bad.ip, seed=2)
+    forge = DhcpForge(bad.mac, bad.ip, seed=2)
     request, before_mib = good_request(good), resident_mib()
     slowest_s = 0.0
     sent = broken = asked = replies = 0

@@ -16,58 +16,20 @@ import pytest
 
 from atoll.guestnet.netboot.library import Client, Content, Library, Missing
 from atoll.guestnet.tftp import codec, server, transfer
-from atoll.guestnet.tftp.codec import Ack, BadPacket, Data, Error, Mode, Options, Packet, Request
+from atoll.guestnet.tftp.codec import Ack, BadPacket, Data, Mode, Request
 from atoll.guestnet.tftp.server import TftpServer
 from atoll.images.store import ImageStore
 from atoll.model.network import METADATA_IP
+from forges.tftp import TftpForge
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Station
 
 STRAIGHT, ON_THE_WIRE, BATCH = 100_000, 10_000, 50
-NAMES = ["file", "/file", "../file", "a/../../etc/passwd", "\\..\\x", "netboot", "", "file\x01", "x" * 300]
-OPTIONS = ["blksize", "tsize", "timeout", "windowsize", "multicast", "BLKSIZE"]
-VALUES = ["0", "1", "512", "65464", "65536", "-1", "1e9", "", "99999999999", "ä"]
-
-
-class Forge:
-    """Makes packets that look like those of a client, less and less."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-
-    def packet(self) -> bytes:
-        pick = self.random
-        kind = pick.randrange(8)
-        if kind == 0:
-            return pick.randbytes(pick.randrange(600))
-        data = bytearray(codec.build(self._packet()))
-        if kind > 4:
-            for _ in range(pick.randrange(1, 5)):
-                data[pick.randrange(len(data))] = pick.choice((0, 1, 2, 6, 255, pick.randrange(256)))
-        if kind == 4:
-            del data[pick.randrange(len(data)) :]
-        return bytes(data)
-
-    def _packet(self) -> Packet:
-        pick = self.random
-        number = pick.choice((0, 1, 2, 65535, pick.randrange(65536)))
-        match pick.randrange(6):
-            case 0:
-                return Ack(number)
-            case 1:
-                return Data(number, pick.randbytes(pick.randrange(40)))
-            case 2:
-                return Error(number, "why")
-            case 3:
-                return Options({pick.choice(OPTIONS): pick.choice(VALUES)})
-            case _:
-                options = {pick.choice(OPTIONS): pick.choice(VALUES) for _ in range(pick.randrange(5))}
-                return Request(pick.choice(NAMES), pick.choice(list(Mode)), options, pick.random() < 0.1)
 
 
 def test_no_packet_brings_anything_but_a_step_or_a_bad_packet() -> None:
-    forge, seen, now = Forge(seed=1), Counter[str](), 0.0
+    forge, seen, now = TftpForge(seed=1), Counter[str](), 0.0
     state, _ = transfer.begin(1000, transfer.Terms(8, 4, agreed={"blksize": "8"}), now)
     for _ in range(STRAIGHT):
         now += 0.01
@@ -116,7 +78,7 @@ async def test_a_fuzzing_client_neither_stops_nor_slows_the_server_for_a_good_on
     good.configure()
     bad.configure()
     running = TftpServer(island.service, open_)
-    forge, slowest_s, sent, asked = Forge(seed=2), 0.0, 0, 0
+    forge, slowest_s, sent, asked = TftpForge(seed=2), 0.0, 0, 0
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:
         await running.start()
