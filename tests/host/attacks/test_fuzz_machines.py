@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 import attack_figures
@@ -47,6 +46,18 @@ LINES = 40
 PIECES = 100
 """Of a console, before whoever looks has seen them."""
 WATCHED_S = 1.0
+HANDSHAKE = b"\r\n".join(
+    (
+        b"GET /v1/vms/noisy/console?history=false HTTP/1.1",
+        b"Host: m",
+        b"Connection: Upgrade",
+        b"Upgrade: websocket",
+        b"Sec-WebSocket-Version: 13",
+        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+        b"",
+        b"",
+    )
+)
 GREETING = {"QMP": {"version": {"qemu": {"major": 8}}, "capabilities": []}}
 
 
@@ -90,16 +101,17 @@ async def listening(
     talking: set[asyncio.Task[None]] = set()
 
     async def until_over(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with contextlib.suppress(OSError, EOFError):
-                await talk(reader, writer)
-        finally:
-            writer.transport.abort()
+        with contextlib.suppress(OSError, EOFError):
+            await talk(reader, writer)
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def over(task: asyncio.Task[None]) -> None:
+            talking.discard(task)
+            writer.transport.abort()
+
         task = asyncio.create_task(until_over(reader, writer))
         talking.add(task)
-        task.add_done_callback(talking.discard)
+        task.add_done_callback(over)
 
     async with await asyncio.start_unix_server(connected, path):
         try:
@@ -226,10 +238,11 @@ async def commands(machine: Machine, inputs: int, seed: int) -> tuple[int, int]:
             with contextlib.suppress(AtollError):
                 await monitor.connect(record.monitor_path(machine), 4 * PATIENCE_S)
                 for _ in range(8):
-                    with contextlib.suppress(AtollError):
+                    with contextlib.suppress(AtollError, TimeoutError):
                         await monitor.execute("query-status", PATIENCE_S)
                         answered += 1
-                        await monitor.add_file(spare, "x")
+                        async with asyncio.timeout(PATIENCE_S):
+                            await monitor.add_file(spare, "x")
             await monitor.close()
 
     spare = os.open(os.devnull, os.O_RDONLY)
@@ -295,28 +308,33 @@ class Looker:
         namespaces.inside(self.node.namespace, lambda: asyncio.run(self._look(inputs)))
 
     async def _look(self, inputs: int) -> None:
-        url = f"https://127.0.0.1:{PORT}/v1/vms/noisy/console?history=false"
-        connector = aiohttp.TCPConnector(ssl=self.node.site.context)
-        async with (
-            aiohttp.ClientSession(connector=connector, connector_owner=False) as session,
-            session.ws_connect(url) as socket,
-        ):
-            await socket.receive()  # who may type
+        reader, writer = await asyncio.open_connection("127.0.0.1", PORT, ssl=self.node.site.context)
+        try:
+            writer.write(HANDSHAKE)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+            await _message(reader)  # who may type
             for _ in range(0, inputs, PIECES):
                 written, seen = self._write(PIECES), bytearray()
                 async with asyncio.timeout(20):
                     while len(seen) < len(written):
-                        message = await socket.receive()
-                        assert message.type is aiohttp.WSMsgType.BINARY, message
-                        seen += message.data
+                        seen += await _message(reader)
                 assert seen == written
-        await connector.close(abort_ssl=True)
+        finally:
+            writer.transport.abort()
 
     def _write(self, pieces: int) -> bytes:
         written = b"".join(self.forge.piece() for _ in range(pieces))
         with self._log.open("ab") as log:
             log.write(written)
         return written
+
+
+async def _message(reader: asyncio.StreamReader) -> bytes:
+    """The next of a WebSocket: a head, its size, and what it says."""
+    _, size = await reader.readexactly(2)
+    if size > 125:
+        size = int.from_bytes(await reader.readexactly(2 if size == 126 else 8), "big")
+    return await reader.readexactly(size)
 
 
 @pytest.fixture(scope="module")
