@@ -25,6 +25,8 @@ BLOCK_BYTES = 512
 SMALLEST_BLOCK, LARGEST_BLOCK = 8, 65464
 LARGEST_WINDOW = 32
 TIMEOUT_S = 1.0
+LONGEST_TIMEOUT_S = 5
+"""A transfer whose client is gone keeps its place until the last try: there are not many."""
 TRIES = 8
 _WRAP = 1 << 16
 
@@ -96,7 +98,7 @@ def negotiate(options: Mapping[str, str], size: int | None, block_limit: int) ->
         elif name == "windowsize" and 1 <= value < _WRAP:
             window = min(value, LARGEST_WINDOW)
             agreed[name] = str(window)
-        elif name == "timeout" and 1 <= value <= 255:
+        elif name == "timeout" and 1 <= value <= LONGEST_TIMEOUT_S:
             timeout_s = float(value)
             agreed[name] = text
         elif name == "tsize" and value >= 0 and size is not None:
