@@ -143,10 +143,10 @@ def test_a_vm_moves_to_another_subnet_and_is_found_there(life: Cli) -> None:
 
 
 def test_what_expires_while_the_agent_is_away_goes_when_it_is_back(life: Cli) -> None:
-    vm = life.create("mayfly", "--wait-for", "started", "--expires", "2s")
-    qemu = processes.identify(life.qemu(vm["ip"]))
+    vm = life.create("mayfly", "--wait-for", "started", "--expires", "5s")
     life.kill_agent()
-    time.sleep(2)
+    qemu = processes.identify(life.qemu(vm["ip"]))
+    time.sleep(5)
     assert qemu is not None
     assert processes.alive(qemu)
     life("up")
