@@ -188,10 +188,15 @@ def spawn_behind(walls: Walls, launch: Launch, readable: Sequence[int] = ()) -> 
                 ),
                 readable,
             )
+        try:
+            if launch.cgroup is not None:
+                cgroups.enter(launch.cgroup, process.pid)
+        except BaseException:
+            # Without a word it ends; and with it go the files that it was given.
+            word.close()
+            process.wait()
+            raise
         reaper.take(process)
-        if launch.cgroup is not None:
-            cgroups.enter(launch.cgroup, process.pid)
-        # Closed without a word on a failure, which ends it.
         with contextlib.suppress(BrokenPipeError):
             word.write(b"\n")
     return process.pid

