@@ -18,7 +18,7 @@ TEXT = """# Attacks
 Written by `make attack` from what the tests saw; do not edit. What is promised, and against whom, is in [SECURITY.md](../SECURITY.md).
 
 Each attack below is a test that plays it against a real agent, most of them from a real guest or from a network namespace in a guest's place, and holds it to what its name says.
-Most of them were played first against a node without that wall, and got through. One that gets through now fails the run, and then this page is not written.
+One that gets through fails the run, and then this page is not written.
 
 ## Tried, and held
 
