@@ -29,7 +29,7 @@ from atoll.api.route import (
     Unary,
     Upload,
 )
-from atoll.errors import TimedOut, Unauthenticated, Unreachable
+from atoll.errors import Conflict, TimedOut, Unauthenticated, Unreachable
 
 T = TypeVar("T")
 
@@ -153,7 +153,11 @@ class AsyncClient:
             url = refusal.request_info.url
             with _translated(url.authority):
                 async with session.get(url, ssl=current(self._tls)) as response:
-                    raise error_of(await response.read(), refusal.status) from None
+                    why = error_of(await response.read(), refusal.status)
+                    if response.status != refusal.status:
+                        # What was in the way has gone since: all that is wrong now is that it is no WebSocket.
+                        why = Conflict(f"{url.authority}{url.path}: was refused just now", hint="try again")
+                    raise why from None
         async with socket:
             yield socket
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -266,17 +268,32 @@ async def test_a_socket_that_is_refused_says_why(wire, pki, routes):
     assert refusal.value.hint == "try another"
 
 
-async def test_a_socket_whose_service_goes_away_before_it_says_why_is_unreachable(pki, routes):
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+@asynccontextmanager
+async def answering_once_each(pki, *statuses: int) -> AsyncIterator[tuple[str, int]]:
+    """The address of a service that gives these answers, one a connection, and is gone with the last of them."""
+    left = list(statuses)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        service.close()
-        writer.write(b"HTTP/1.1 409 Conflict\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        status = left.pop(0)
+        if not left:
+            service.close()
+        writer.write(f"HTTP/1.1 {status} No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode())
         writer.close()
 
-    service = await asyncio.start_server(refuse, "127.0.0.1", 0, ssl=pki.server())
-    address = service.sockets[0].getsockname()
-    async with AsyncClient([address], pki.user("ann")) as client:
-        with pytest.raises(Unreachable):
+    service = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=pki.server())
+    yield service.sockets[0].getsockname()
+
+
+@pytest.mark.parametrize(("statuses", "error"), [((409,), Unreachable), ((409, 400), Conflict)])
+async def test_a_socket_whose_refusal_cannot_be_explained_any_more_is_an_error_of_ours(
+    pki, routes, statuses: tuple[int, ...], error: type[AtollError]
+):
+    async with (
+        answering_once_each(pki, *statuses) as address,
+        AsyncClient([address], pki.user("ann")) as client,
+    ):
+        with pytest.raises(error):
             async with client.connect(routes.CHAT, {"room": "lobby"}):
                 pass
 
