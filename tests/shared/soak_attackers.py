@@ -177,7 +177,7 @@ class Victim:
             # With no agent, one that is told to end, or another than at the beginning, it asks again. The sockets of
             # a process are closed a moment before it is seen to be gone.
             await asyncio.sleep(0.3)
-            if agent is not None and self._node.served() == agent and "TERM" not in self._node.fault:
+            if agent is not None and self._node.served() == agent and "TERM" not in self._node.faults[-1]:
                 self.failed.append(f"the victim {what}: {error!r}")
 
     def _reads_metadata(self) -> None:

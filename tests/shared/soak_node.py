@@ -54,9 +54,11 @@ class SoakNode:
         self._nursery: subprocess.Popen[str] | None = None
         self._pidfd: int | None = None
         self.pid = 0
-        self.fault = ""
-        """What the agent that there is was told to suffer."""
-        self.agents = 0
+        self.faults: list[str] = []
+        """What each agent was told to suffer, the last one last."""
+        self.unforeseen: list[str] = []
+        """What agents that suffered nothing had to log with a traceback."""
+        self._log_begins = 0
         self.serving = False
         """Whether the agent that there is has answered, and nobody has sent it a signal."""
         self._authority = Authority.open(cloud.directory / "pki")
@@ -99,13 +101,13 @@ class SoakNode:
         assert self._nursery is not None
         assert self._nursery.stdin is not None
         assert self._nursery.stdout is not None
-        self.fault = fault
+        self.faults.append(fault)
+        self._log_begins = self.log.stat().st_size if self.log.exists() else 0
         self._nursery.stdin.write(f"{self._config}\t{self.log}\t{fault}\n")
         self._nursery.stdin.flush()
         self.pid = int(self._nursery.stdout.readline())
         with contextlib.suppress(ProcessLookupError):  # it has gone already
             self._pidfd = os.pidfd_open(self.pid)
-        self.agents += 1
         until = time.monotonic() + SERVING_S
         while not await asyncio.to_thread(self._answers):
             if not self.alive():
@@ -135,22 +137,24 @@ class SoakNode:
             assert not self.alive(10), f"agent {self.pid} outlives SIGKILL"
             os.close(self._pidfd)
             self._pidfd = None
+            if not self.faults[-1]:
+                self.unforeseen += self._tracebacks()
 
     def served(self) -> int | None:
         """The number of the agent that serves just now."""
-        return self.agents if self.serving and self.alive() else None
+        return len(self.faults) if self.serving and self.alive() else None
 
-    def logged(self, since: int = 0) -> list[str]:
+    def _logged(self, since: int = 0) -> list[str]:
         """The lines of its log from that byte on; all of it, when it was begun anew since then."""
         with self.log.open("rb") as log:
             log.seek(since if since <= self.log.stat().st_size else 0)
             return log.read().decode(errors="replace").splitlines()
 
-    def tracebacks(self, since: int) -> list[str]:
-        """What its agents did not foresee, from that byte of the log on. The lines of a traceback are indented."""
+    def _tracebacks(self) -> list[str]:
+        """Those of the last agent. Their lines are indented."""
         found: list[str] = []
         before = ""
-        for line in self.logged(since):
+        for line in self._logged(self._log_begins):
             if line.startswith("  Traceback"):
                 found.append(before)
             if found and line.startswith("  "):
@@ -159,7 +163,7 @@ class SoakNode:
         return found
 
     def last_words(self) -> str:
-        return "\n".join(self.logged()[-25:])
+        return "\n".join(self._logged()[-25:])
 
     def kill_a_machine(self, choice: Any) -> bool:
         """A process of some machine, by SIGKILL. Whether there was one."""

@@ -60,7 +60,7 @@ class User:
     async def do(self, act: Act) -> None:
         cut_off = self._choice.random() < CUT_OFF
         limit_s = self._choice.uniform(0.002, 0.15) if cut_off else PATIENCE_S
-        faults = self._node.fault
+        earlier = len(self._node.faults) - 1
         try:
             async with asyncio.timeout(limit_s):
                 await act(self)
@@ -72,7 +72,7 @@ class User:
         except AtollError as error:
             self.tally[error.code] += 1
             # An agent that suffers a fault may say anything.
-            if error.code in FAULTY and not faults + self._node.fault:
+            if error.code in FAULTY and not any(self._node.faults[earlier:]):
                 self.surprises.append(f"{self.name}: {act.__name__}: {error.code}: {error.brief}")
             if error.code == "unreachable":
                 await asyncio.sleep(0.1)

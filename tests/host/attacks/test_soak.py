@@ -172,7 +172,6 @@ class Soak:
     async def let_one_live(self, for_s: float) -> None:
         """The same agent all the time; what it takes is noted at regular intervals."""
         agent, began = self.node.served(), time.monotonic()
-        self._lives_since = self.node.log.stat().st_size
         for number in range(1, SAMPLES + 1):
             await asyncio.sleep(max(0.0, began + for_s * number / SAMPLES - time.monotonic()))
             assert self.node.served() == agent, f"the agent is gone: {self.node.last_words()}"
@@ -222,9 +221,10 @@ class Soak:
         return found + self.node.too_large()
 
     def wrong_answers(self) -> list[str]:
-        """What users were told that they should not have been; and what an agent without a fault did not foresee."""
+        """What users were told that they should not have been; and what agents without a fault did not foresee."""
         told = [surprise for user in self.users for surprise in user.surprises]
-        return told + self.node.tracebacks(self._lives_since)
+        self.node.kill()
+        return told + self.node.unforeseen
 
     def not_tried(self) -> list[str]:
         """What has to be part of a soak, and was not."""
@@ -241,30 +241,28 @@ class Soak:
     def done(self) -> Counter[str]:
         return sum((user.tally for user in self.users), Counter())
 
-    def tell(self, seconds: float, memory_before_mib: float) -> None:
+    def figures(self, seconds: float, memory_before_mib: float) -> dict[str, float | str]:
         done = self.done
         first_mib, last_mib = map(statistics.median, quarters(self.memory_mib))
-        attack_figures.tell(
-            "soak",
-            seconds=seconds,
-            creates=done["create"],
-            destroys=done["destroy"],
-            other_calls=sum(done[act.__name__] for act in ACTS) - done["create"] - done["destroy"],
-            calls_cut_off=done["cut off"],
-            agents_killed=self.kills["agents"] + self.kills["agents by a fault"],
-            machines_killed=self.kills["machines"],
-            hostile_frames=self.attacks["frames"],
-            hostile_connections=self.attacks["connections"],
-            calls_refused_for_being_too_many=self.attacks["refused"],
-            good_guest_asked=self.victim.asked.total(),
-            good_guest_failed=len(self.victim.failed),
-            memory_before_mib=memory_before_mib,
-            memory_after_mib=self.node.resident_mib(),
-            memory_of_one_agent_in_its_first_quarter_mib=first_mib,
-            memory_of_one_agent_in_its_last_quarter_mib=last_mib,
-            threads_after=self.node.threads(),
-            left_behind="nothing",
-        )
+        return {
+            "seconds": seconds,
+            "creates": done["create"],
+            "destroys": done["destroy"],
+            "other_calls": sum(done[act.__name__] for act in ACTS) - done["create"] - done["destroy"],
+            "calls_cut_off": done["cut off"],
+            "agents_killed": self.kills["agents"] + self.kills["agents by a fault"],
+            "machines_killed": self.kills["machines"],
+            "hostile_frames": self.attacks["frames"],
+            "hostile_connections": self.attacks["connections"],
+            "calls_refused_for_being_too_many": self.attacks["refused"],
+            "good_guest_asked": self.victim.asked.total(),
+            "good_guest_failed": len(self.victim.failed),
+            "memory_before_mib": memory_before_mib,
+            "memory_after_mib": self.node.resident_mib(),
+            "memory_of_one_agent_in_its_first_quarter_mib": first_mib,
+            "memory_of_one_agent_in_its_last_quarter_mib": last_mib,
+            "threads_after": self.node.threads(),
+        }
 
 
 def quarters(samples: list[float]) -> tuple[list[float], list[float]]:
@@ -298,6 +296,8 @@ async def test_after_a_soak_all_is_as_it_was_and_a_good_guest_was_served_all_the
         await soak.let_one_live(left_s / 2)
     await soak.destroy_all()
     wrong = await soak.changed(before, memory_mib)
-    wrong += [*soak.grown(), *soak.victim.failed, *soak.wrong_answers(), *soak.not_tried()]
-    assert not wrong, "\n".join((f"with ATOLL_SOAK_SEED={SEED}:", *wrong[:100]))
-    soak.tell(time.monotonic() - began, memory_mib)
+    wrong += [*soak.grown(), *soak.victim.failed, *soak.not_tried()]
+    figures = soak.figures(time.monotonic() - began, memory_mib)
+    wrong += soak.wrong_answers()
+    assert not wrong, "\n".join((f"with ATOLL_SOAK_SEED={SEED}:", *wrong[:100], str(figures)))
+    attack_figures.tell("soak", **figures, left_behind="nothing")
