@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitals import Vitals
 
 REPORT = os.environ.get("ATOLL_ATTACKS")
 INPUTS = int(os.environ.get("ATOLL_ATTACK_INPUTS") or 100_000)
@@ -17,3 +21,17 @@ def tell(part: str, **figures: float | str) -> None:
     if REPORT:
         with open(REPORT, "a", encoding="utf-8") as report:
             report.write(json.dumps({"part": part, **figures}) + "\n")
+
+
+def tell_fuzz(
+    parser: str, *, inputs: int, answered: int, before: Vitals, after: Vitals, seconds: float
+) -> None:
+    """Note what a parser was sent, how much of it got an answer, and the memory of who reads it, before and after."""
+    tell(
+        f"fuzz: {parser}",
+        inputs=inputs,
+        answered=answered,
+        memory_before_mib=round(before.resident_mib, 1),
+        memory_after_mib=round(after.resident_mib, 1),
+        seconds=round(seconds, 1),
+    )

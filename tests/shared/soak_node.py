@@ -29,6 +29,7 @@ from atoll.plan.firewall import link_for
 from atoll.system import cgroups, logs, namespaces, processes
 from atoll.system.links import Links
 from node_labs import PORT, Guest
+from vitals import resident_mib
 
 SERVING_S = 30.0
 NURSERY = [sys.executable, str(Path(__file__).parents[1] / "host/faults/nursery.py")]
@@ -252,7 +253,7 @@ class SoakNode:
         return len(os.listdir(f"/proc/{self.pid}/task"))
 
     def resident_mib(self) -> float:
-        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * 4096 / (1 << 20)
+        return resident_mib(self.pid)
 
     def too_large(self) -> list[str]:
         """Files that grow on purpose, and have grown too far."""

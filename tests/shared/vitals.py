@@ -24,6 +24,11 @@ LOG_BYTES = 40_000
 """What one attack may write: each source and each kind of complaint once a minute."""
 
 
+def resident_mib(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
 class Vitals(Struct, frozen=True):
     resident_mib: float
     descriptors: int
@@ -31,9 +36,8 @@ class Vitals(Struct, frozen=True):
 
     @staticmethod
     def of(pid: int) -> Vitals:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return Vitals(
-            pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20),
+            resident_mib(pid),
             len(os.listdir(f"/proc/{pid}/fd")),
             len(os.listdir(f"/proc/{pid}/task")),
         )

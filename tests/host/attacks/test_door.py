@@ -22,6 +22,7 @@ from atoll.model.network import METADATA_IP, Subnet
 from atoll.system import namespaces
 from door_attacker import trusting
 from node_labs import PORT, Guest, Node, a_site
+from vitals import resident_mib
 
 LAN = Subnet("lan", "10.61.0.0/24", "10.61.0.1")
 ATTACKER = Path(__file__).parents[2] / "shared" / "door_attacker.py"
@@ -77,7 +78,7 @@ class Field:
         return len(os.listdir(f"/proc/{self.node.pid}/fd"))
 
     def resident_mib(self) -> float:
-        return int(Path(f"/proc/{self.node.pid}/statm").read_text().split()[1]) * 4096 / (1 << 20)
+        return resident_mib(self.node.pid)
 
     @contextmanager
     def under(

@@ -136,11 +136,11 @@ def test_nothing_that_a_user_calls_harms_the_agent_or_the_vm_of_another(lab: Lab
     assert {200, 400, 403, 404, SWITCHED} <= seen.keys(), "all kinds of answers came"
     assert lab.node.call(api.VM_LIST) == (lab.foreign,)
     after = examination.passed()
-    attack_figures.tell(
-        f"fuzz: {PARSER}",
+    attack_figures.tell_fuzz(
+        PARSER,
         inputs=_taken(seen),
         answered=seen[200],
-        memory_before_mib=round(examination.before.resident_mib, 1),
-        memory_after_mib=round(after.resident_mib, 1),
-        seconds=round(seconds, 1),
+        before=examination.before,
+        after=after,
+        seconds=seconds,
     )

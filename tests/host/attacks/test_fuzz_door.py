@@ -226,11 +226,6 @@ def test_nothing_that_is_sent_harms_the_agent(target: Target, parser: str) -> No
         inputs = answered = target.requests(forge, inputs)
     seconds = time.monotonic() - began
     after = examination.passed()
-    attack_figures.tell(
-        f"fuzz: {parser}",
-        inputs=inputs,
-        answered=answered,
-        memory_before_mib=round(examination.before.resident_mib, 1),
-        memory_after_mib=round(after.resident_mib, 1),
-        seconds=round(seconds, 1),
+    attack_figures.tell_fuzz(
+        parser, inputs=inputs, answered=answered, before=examination.before, after=after, seconds=seconds
     )

@@ -404,11 +404,11 @@ def test_nothing_that_guests_send_harms_the_agent_or_a_good_guest(lab: Lab, pars
     lab.good.ask()
     after = examination.passed()
     assert attack.answered > 0, "some of it was good enough for an answer"
-    attack_figures.tell(
-        f"fuzz: {parser}",
+    attack_figures.tell_fuzz(
+        parser,
         inputs=attack.read,
         answered=attack.answered,
-        memory_before_mib=round(examination.before.resident_mib, 1),
-        memory_after_mib=round(after.resident_mib, 1),
-        seconds=round(seconds, 1),
+        before=examination.before,
+        after=after,
+        seconds=seconds,
     )

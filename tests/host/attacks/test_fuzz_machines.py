@@ -77,13 +77,8 @@ class Self:
         after = Vitals.of(os.getpid())
         assert after.harm_since(self.before) == []
         assert [one.getMessage() for one in self._caplog.records if one.levelno >= logging.ERROR] == []
-        attack_figures.tell(
-            f"fuzz: {parser}",
-            inputs=inputs,
-            answered=answered,
-            memory_before_mib=round(self.before.resident_mib, 1),
-            memory_after_mib=round(after.resident_mib, 1),
-            seconds=round(seconds, 1),
+        attack_figures.tell_fuzz(
+            parser, inputs=inputs, answered=answered, before=self.before, after=after, seconds=seconds
         )
 
 
@@ -355,13 +350,8 @@ def test_nothing_that_a_guest_writes_to_its_console_harms_the_agent(looker: Look
     looker.look(inputs)
     seconds = time.monotonic() - began
     after = examination.passed()
-    attack_figures.tell(
-        "fuzz: console",
-        inputs=inputs,
-        answered=inputs,
-        memory_before_mib=round(examination.before.resident_mib, 1),
-        memory_after_mib=round(after.resident_mib, 1),
-        seconds=round(seconds, 1),
+    attack_figures.tell_fuzz(
+        "console", inputs=inputs, answered=inputs, before=examination.before, after=after, seconds=seconds
     )
 
 

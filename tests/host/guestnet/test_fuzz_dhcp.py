@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +23,7 @@ from atoll.model.lease import LeaseState
 from atoll.model.network import METADATA_IP
 from forges.dhcp import ALL_IPS, ALL_MACS, NO_IP, DhcpForge
 from known_callers import KnownCallers
+from vitals import resident_mib
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Station
@@ -35,10 +36,6 @@ def check_reply(reply: Message, target_mac: str, station: Station) -> None:
     assert reply.kind in (Kind.OFFER, Kind.ACK, Kind.NAK)
     assert reply.yiaddr in (NO_IP, station.ip)
     assert reply.server_id == METADATA_IP
-
-
-def resident_mib() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / (1 << 20)
 
 
 def test_no_payload_brings_anything_but_an_answer_a_silence_or_a_bad_packet(bad: Station) -> None:
@@ -73,7 +70,7 @@ async def test_a_fuzzing_guest_neither_stops_nor_slows_the_server_for_a_good_one
     callers = KnownCallers(good.lease, bad.lease)
     server = DhcpServer(island.service, "eth0", callers, per_guest_per_s=1 << 30)
     forge = DhcpForge(bad.mac, bad.ip, seed=2)
-    request, before_mib = good_request(good), resident_mib()
+    request, before_mib = good_request(good), resident_mib(os.getpid())
     slowest_s = 0.0
     sent = broken = asked = replies = 0
     loop = asyncio.get_running_loop()
@@ -104,7 +101,7 @@ async def test_a_fuzzing_guest_neither_stops_nor_slows_the_server_for_a_good_one
     assert acknowledged[good.mac] == asked
     assert set(acknowledged) == {good.mac, bad.mac}
     assert slowest_s < 1
-    assert resident_mib() - before_mib < 32
+    assert resident_mib(os.getpid()) - before_mib < 32
     assert caplog.records == []
 
 

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import re
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +18,7 @@ from atoll.guestnet.metadata.guest import Guest
 from atoll.guestnet.metadata.server import MetadataServer
 from forges.http import METADATA_TARGETS, HttpForge
 from known_callers import KnownCallers
+from vitals import resident_mib
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Station
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 REQUESTS, ATTACKERS, PIPELINED = 100_000, 12, 120
 SECRET = b"the good guest's own script"
 LIMITS = Limits(per_guest_per_s=1 << 30, headers_s=0.5, connection_s=5)
-
-
-def resident_mib() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / (1 << 20)
 
 
 class Attack:
@@ -103,7 +100,7 @@ async def test_a_fuzzing_guest_neither_stops_nor_slows_the_server_for_a_good_one
     callers = KnownCallers(guests=guests)
     server = MetadataServer(island.service, callers, LIMITS)
     attack, reader = Attack(server, bad), Reader(good)
-    before_mib = resident_mib()
+    before_mib = resident_mib(os.getpid())
     await server.start()
     try:
         async with asyncio.TaskGroup() as group:
@@ -123,6 +120,6 @@ async def test_a_fuzzing_guest_neither_stops_nor_slows_the_server_for_a_good_one
     assert {ip for ip, _ in callers.reads} == {good.ip, bad.ip}
     assert reader.rounds > 50
     assert reader.slowest_s < 1
-    assert resident_mib() - before_mib < 48
+    assert resident_mib(os.getpid()) - before_mib < 48
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert caplog.records == []

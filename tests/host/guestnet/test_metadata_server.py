@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import socket
 import time
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +22,7 @@ from atoll.guestnet.metadata.server import MetadataServer
 from atoll.model.network import METADATA_IP
 from atoll.system import namespaces
 from known_callers import KnownCallers
+from vitals import resident_mib
 
 if TYPE_CHECKING:
     from tests.host.hypervisor.conftest import Island, Station
@@ -33,10 +34,6 @@ REQUEST = b"GET /datasource/SmallStack HTTP/1.1\r\nHost: m\r\n\r\n"
 USER_DATA_REQUEST = REQUEST.replace(b"/datasource/SmallStack", b"/latest/user-data")
 SOON_S = 4.0
 """Less than the server has patience for: what takes no longer was not waited for."""
-
-
-def resident_mib() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / (1 << 20)
 
 
 class Agent:
@@ -266,14 +263,14 @@ async def test_a_caller_that_does_not_read_is_not_answered_further_and_not_for_l
 
 async def test_large_answers_wait_for_their_readers_without_copies(start: Start, bad: Station) -> None:
     data = bytes(32 << 20)
-    before_mib = resident_mib()
+    before_mib = resident_mib(os.getpid())
     async with start(user_data=data), contextlib.AsyncExitStack() as held:
         for _ in range(8):
             _, writer = await held.enter_async_context(bad.connect())
             writer.transport.pause_reading()
             writer.write(USER_DATA_REQUEST)
         await asyncio.sleep(0.3)
-        assert resident_mib() - before_mib < 64
+        assert resident_mib(os.getpid()) - before_mib < 64
 
 
 async def test_a_caller_has_its_share_of_connections_and_no_more(
