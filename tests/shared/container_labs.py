@@ -16,7 +16,7 @@ from atoll.drivers.machine.docker import record as docker_record
 from atoll.drivers.machine.docker.config import LABEL
 from atoll.drivers.machine.docker.driver import DockerDriver
 from atoll.drivers.machine.lxc import record
-from atoll.drivers.machine.lxc.config import IDS, container_group
+from atoll.drivers.machine.lxc.config import IDS
 from atoll.drivers.machine.lxc.driver import LxcDriver
 from atoll.images import cpio, tar
 from atoll.system import cgroups, namespaces, processes
@@ -217,7 +217,7 @@ class LxcLab(ContainerLab):
         return LxcDriver(exits, self.directory / "roots", namespace=self.namespace)
 
     def init(self, machine: Machine) -> processes.Pid:
-        for pid in processes.processes_in(container_group(machine)):
+        for pid in processes.processes_in(machine.cgroup):
             if Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].split("\n")[0].endswith("\t1"):
                 found = processes.identify(pid)
                 assert found is not None

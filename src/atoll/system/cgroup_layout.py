@@ -82,17 +82,6 @@ def find_layout(mounts: str) -> Layout:
     )
 
 
-def own_directories(layout: Layout, own: str) -> tuple[Path, ...]:
-    """Where the groups of a process would be, by its /proc/PID/cgroup: as its cgroup namespace names them."""
-    found = []
-    for line in own.splitlines():
-        _, controllers, path = line.split(":", 2)
-        root = next((layout.roots[name] for name in controllers.split(",") if name in layout.roots), None)
-        if root is not None and ".." not in path.split("/"):
-            found.append(root / path.lstrip("/"))
-    return tuple(found)
-
-
 def needed_controllers(limits: Limits) -> frozenset[str]:
     """The controllers without which these limits would have no effect."""
     cpu = limits.cpu_milli_quota is not None or limits.cpu_weight != DEFAULT_WEIGHT

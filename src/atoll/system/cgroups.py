@@ -26,7 +26,6 @@ from atoll.system.cgroup_layout import (
     Limits,
     find_layout,
     needed_controllers,
-    own_directories,
     writes_v1,
     writes_v2,
 )
@@ -39,15 +38,15 @@ __all__ = [
     "ensure",
     "enter",
     "entrances",
+    "has_units",
+    "hierarchies",
     "join_paths",
     "kill_all",
     "members",
     "other_hierarchies",
-    "own_lists",
     "remove",
     "remove_if_empty",
     "resize_memory",
-    "systemd_hierarchy",
     "usage",
     "wait_empty",
 ]
@@ -130,11 +129,6 @@ def entrances(group: str) -> tuple[Path, ...]:
     return tuple(path.with_name(name) for path in join_paths(group))
 
 
-def own_lists(own: str) -> tuple[Path, ...]:
-    """The files with the members of the groups that a process is in, by its /proc/PID/cgroup."""
-    return tuple(directory / "cgroup.procs" for directory in own_directories(_layout(), own))
-
-
 def enter(group: str, pid: int) -> None:
     """Move a process into the group. The kernel may take ten milliseconds for it."""
     for path in join_paths(group):
@@ -162,9 +156,16 @@ def other_hierarchies() -> tuple[Path, ...]:
     return _layout().others
 
 
-def systemd_hierarchy() -> Path | None:
-    """Where the hierarchy is mounted in which systemd keeps its units, if that is one that we do not use."""
-    return _layout().systemd
+def hierarchies() -> tuple[Path, ...]:
+    """Where all of them are mounted."""
+    layout = _layout()
+    return tuple(dict.fromkeys((*layout.roots.values(), *layout.others)))
+
+
+def has_units(hierarchy: Path) -> bool:
+    """Whether a systemd keeps its units, or limits of them, in this hierarchy."""
+    layout = _layout()
+    return hierarchy == layout.systemd or hierarchy in layout.roots.values()
 
 
 def kill_all(group: str, timeout_s: float = 2.0) -> None:

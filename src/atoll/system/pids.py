@@ -76,6 +76,15 @@ def on_gone(p: Pid, callback: Callable[[], None]) -> Callable[[], None]:
     return watch(loop, handle, callback)
 
 
+def children(p: Pid) -> tuple[Pid, ...]:
+    """The processes that it started, and whose end it would hear of."""
+    try:
+        numbers = Path(f"/proc/{p.pid}/task/{p.pid}/children").read_text().split()
+    except OSError:
+        return ()
+    return tuple(child for number in numbers if (child := identify(int(number))) is not None)
+
+
 def copy_descriptor(p: Pid, number: int) -> int:
     """An open file of exactly this process, opened here too. OSError when there is none of that number."""
     handle = _open(p)

@@ -28,6 +28,7 @@ __all__ = [
     "Launch",
     "Pid",
     "alive",
+    "blocks_of",
     "feed",
     "identify",
     "launch",
@@ -173,7 +174,14 @@ def spawn_behind(walls: Walls, launch: Launch, readable: Sequence[int] = ()) -> 
     `readable`: those of its open files that it opens again by name.
     """
     # From inside the walls there is no way into a cgroup, so it waits until it has been moved.
-    waiting = ["/bin/sh", "-c", _WAIT_FOR_WORD, "wait-for-word", _blocks(launch), *confined_argv(launch)]
+    waiting = [
+        "/bin/sh",
+        "-c",
+        _WAIT_FOR_WORD,
+        "wait-for-word",
+        blocks_of(launch.file_limit),
+        *confined_argv(launch),
+    ]
     begin, tell = os.pipe()
     with os.fdopen(tell, "wb", buffering=0) as word:
         with os.fdopen(begin, "rb", buffering=0) as stdin, _output(launch) as output:
@@ -207,12 +215,22 @@ def launch_argv(launch: Launch) -> list[str]:
     argv = confined_argv(launch)
     if launch.cgroup is not None:
         entrances = map(str, cgroups.entrances(launch.cgroup))
-        argv = ["/bin/sh", "-c", _ENTER_CGROUPS, "enter-cgroups", _blocks(launch), *entrances, "--", *argv]
+        argv = [
+            "/bin/sh",
+            "-c",
+            _ENTER_CGROUPS,
+            "enter-cgroups",
+            blocks_of(launch.file_limit),
+            *entrances,
+            "--",
+            *argv,
+        ]
     return argv
 
 
-def _blocks(launch: Launch) -> str:
-    return "unlimited" if launch.file_limit is None else str(-(-launch.file_limit // 512))
+def blocks_of(limit: int | None) -> str:
+    """So many bytes of a file, as `ulimit -f` takes them."""
+    return "unlimited" if limit is None else str(-(-limit // 512))
 
 
 def confined_argv(launch: Launch) -> list[str]:

@@ -106,12 +106,9 @@ def test_an_lxc_container_has_namespaces_of_its_own_and_dropped_rights_cannot_be
 
 def keeping(machine: Machine) -> dict[str, Path]:
     """The processes of the host's own that keep a container, by name."""
-    pids = (
-        pid
-        for group in (lxc_config.keeper_group(machine), lxc_config.monitor_group(machine))
-        for pid in cgroups.members(group)
-    )
-    return {Path(f"/proc/{pid}/comm").read_text().strip(): Path(f"/proc/{pid}") for pid in pids}
+    here = Path("/proc/self/ns/pid").readlink()
+    pids = (Path(f"/proc/{pid}") for pid in cgroups.members(machine.cgroup))
+    return {(pid / "comm").read_text().strip(): pid for pid in pids if (pid / "ns/pid").readlink() == here}
 
 
 def test_what_keeps_an_lxc_container_has_six_rights_of_root_and_no_more(lxc: tuple[Machine, Path]) -> None:

@@ -98,12 +98,11 @@ def get(namespace: str, target: str, path: str, source: str = "", timeout_s: flo
 def test_metadata_is_told_over_ipv6_to_who_calls_by_the_wire(wide: Cli) -> None:
     vm = wide.create("six", "--driver", "lxc", "--extra-subnet", "storage", "--no-imdsv2-required")
     (nic,) = vm["nics"]
-    first = next(
-        pid
-        for pid in processes.processes_in(f"{wide.group(vm['ip'], 'lxc')}/container")
-        if Path(f"/proc/{pid}/cmdline").read_bytes()
+    members = processes.processes_in(wide.group(vm["ip"], "lxc"))
+    # Its root is nobody here, and what keeps it is root.
+    inside = namespaces.of_process(
+        next(pid for pid in members if Path(f"/proc/{pid}").stat().st_uid >= 65_536)
     )
-    inside = namespaces.of_process(first)
     with Links(inside) as links:
         for link, ip6 in (("eth0", vm["ip6"]), ("eth1", nic["ip6"])):
             # As the guest's kernel would, a second later: it first asks whether the address is free.

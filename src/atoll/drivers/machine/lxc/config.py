@@ -21,6 +21,8 @@ IDS = 65_536
 # Where its root is mounted, in the mount namespace of its monitor, which nobody else sees.
 STAGE = Path("/mnt")
 ROOT = STAGE / "root"
+FURNISHED = STAGE / "furnished"
+"""There when all is mounted."""
 
 DROPPED_CAPABILITIES = (
     "audit_control", "audit_read", "block_suspend", "mac_admin", "mac_override", "sys_module", "sys_rawio",
@@ -86,14 +88,24 @@ def container_config(
         ("lxc.apparmor.profile", apparmor),
         ("lxc.seccomp.profile", str(seccomp)),
         ("lxc.cap.drop", " ".join(DROPPED_CAPABILITIES)),
-        ("lxc.cgroup.dir.monitor", monitor_group(machine)),
-        ("lxc.cgroup.dir.monitor.pivot", keeper_group(machine)),
-        ("lxc.cgroup.dir.container", container_group(machine)),
+        *(_groups(machine) if init.systemd else ()),
         ("lxc.net.0.type", "empty"),
         ("lxc.hook.version", "1"),
+        # Its monitor is started while its root is still being mounted, and told when that is done; or not at all, when
+        # who mounts it has gone.
+        ("lxc.hook.pre-start", f"/bin/sh -c '[ -e {FURNISHED} ] || read -r _'"),
         *link_hooks(machine.nics, tools),
     ]
     return "".join(f"{key} = {value}\n" for key, value in settings)
+
+
+def _groups(machine: Machine) -> tuple[tuple[str, str], ...]:
+    """For an init that keeps what it starts in groups. Others stay in that of their keeper, which is much quicker."""
+    return (
+        ("lxc.cgroup.dir.monitor", monitor_group(machine)),
+        ("lxc.cgroup.dir.monitor.pivot", keeper_group(machine)),
+        ("lxc.cgroup.dir.container", container_group(machine)),
+    )
 
 
 def link_hooks(nics: Sequence[Nic], tools: Tools) -> list[tuple[str, str]]:
@@ -140,7 +152,7 @@ def container_name(machine: Machine) -> str:
 
 
 def keeper_group(machine: Machine) -> str:
-    """The cgroup of the process that looks after the monitor."""
+    """The cgroup of the process that looks after the monitor; and of both, and the container, where LXC sees none."""
     return f"{machine.cgroup}/keeper"
 
 

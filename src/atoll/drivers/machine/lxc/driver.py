@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import structs
@@ -21,13 +21,12 @@ from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, cap
 from atoll.drivers.machine.console_log import limit_of
 from atoll.drivers.machine.lxc import apparmor, config, keeper, parse, record
 from atoll.drivers.machine.lxc.console import LogConsole
-from atoll.drivers.machine.lxc.roots import Roots, base_of, mount_root, root_of
+from atoll.drivers.machine.lxc.roots import Roots, base_of, hide_groups, mount_root, root_of
 from atoll.drivers.machine.memory import hold_to
 from atoll.errors import AtollError, Conflict, HostFailure, TimedOut
 from atoll.model.node import DriverInfo
 from atoll.system import (
     aside,
-    cgroup_moves,
     cgroups,
     clock,
     file_limits,
@@ -150,6 +149,7 @@ class LxcDriver:
     async def console(self, machine: Machine) -> Console:
         async with self._lock(machine):
             await self._init_of(machine, "opening its console")
+            kept_by = self._running[machine.ip].process
             held = self._consoles.get(machine.ip)
             if held is not None and not held.closed:
                 raise Conflict(
@@ -157,17 +157,15 @@ class LxcDriver:
                     hint="close the other one first; console.log has what the guest wrote",
                 )
             log = record.console_log_path(machine)
-            console = self._consoles[machine.ip] = LogConsole(log, lambda: _terminal(machine))
+            console = self._consoles[machine.ip] = LogConsole(log, lambda: _terminal(machine, kept_by))
             return console
 
     def let_log_grow(self, machine: Machine) -> None:
         """Its monitor writes the log; its keeper starts the next one."""
         place = limit_of(record.console_log_path(machine))
         running = self._running.get(machine.ip)
-        monitors = (pids.identify(pid) for pid in processes.processes_in(config.monitor_group(machine)))
-        for process in (running.process if running is not None else None, *monitors):
-            if process is not None:
-                file_limits.raise_to(process, place)
+        for process, _ in _kept(running.process) if running is not None else ():
+            file_limits.raise_to(process, place)
 
     async def close(self) -> None:
         running = tuple(self._running.values())
@@ -202,7 +200,9 @@ class LxcDriver:
 
     async def _init_of(self, machine: Machine, doing: str) -> processes.Pid:
         seen = await self._find(machine)
-        init = _find_init(machine) if seen is not None and seen.exit is None else None
+        # One that runs is watched.
+        running = self._running.get(machine.ip) if seen is not None and seen.exit is None else None
+        init = _find_init(running.process) if running is not None else None
         if init is None:
             raise Conflict(f"machine {machine.name}: {doing}: it is not running", hint="start it first")
         return init
@@ -210,21 +210,23 @@ class LxcDriver:
     # --- start
 
     async def _start(self, machine: Machine) -> None:
-        await self._clear(machine)
         async with Undo() as undo:
             undo.add(record.forget, machine)
             for path in (root_of(machine), base_of(machine), record.console_log_path(machine)):
                 if not path.exists():
                     undo.add(aside.run, files.remove_tree, path)
             undo.add(self._end_all, machine)
-            cgroups.ensure(config.keeper_group(machine), cgroups.Limits())
-            # LXC moves its monitor and the container into their groups.
-            with cgroup_moves.expected():
-                process = await self._launch(machine)
-                record.write(machine, process)
-                await _until_running(machine, process)
+            process = await self._launch(machine)
+            record.write(machine, process)
+            await _until_running(machine, process)
             undo.commit()
         self._watch(machine, process)
+
+    async def _prepare(self, machine: Machine) -> Path:
+        """Its group and its root are made. The image below that."""
+        await self._clear(machine)
+        cgroups.ensure(config.keeper_group(machine), cgroups.Limits())
+        return await self._roots.ensure(machine)
 
     async def _clear(self, machine: Machine) -> None:
         """Check that a place is prepared for it, and that nothing of an earlier one is in it."""
@@ -243,24 +245,29 @@ class LxcDriver:
     async def _launch(self, machine: Machine) -> processes.Pid:
         lxc_start = host.require_tool("lxc-start")
         profile = apparmor.profile()
-        # Beside the start of its keeper.
-        rooted = asyncio.run_coroutine_threadsafe(self._roots.ensure(machine), asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        # Beside the start of its keeper, which takes as long.
+        prepared = asyncio.run_coroutine_threadsafe(self._prepare(machine), loop)
 
-        def prepare() -> None:
+        def furnish(kept_by: keeper.Keeper) -> None:
             with mounts.user_namespace(config.disk_ranges(machine)) as ids:
-                base = rooted.result()
+                base = prepared.result()
                 init = _find_init_program(machine, base)
                 _configure(machine, init, profile.name)
-                mount_root(machine, base, ids(), systemd=init.systemd)
+                kept_by.keep(machine)
+                mount_root(machine, base, ids())
+                kept_by.wait_in(machine)
+                hide_groups(systemd=init.systemd)
+                kept_by.begin()
 
-        rights = keeper.CAPABILITIES + profile.rights
-        work = asyncio.to_thread(keeper.launch, machine, lxc_start, rights, self._namespace, prepare)
+        place = keeper.Place(lxc_start, keeper.CAPABILITIES + profile.rights, self._namespace)
+        work = loop.run_in_executor(None, keeper.launch, place, furnish)
         try:
-            process = processes.identify(await _finished(asyncio.ensure_future(work)))
+            process = processes.identify(await _finished(work))
         finally:
             # Whatever failed: nothing may come after what is undone. Its own failure is that of the work.
             with contextlib.suppress(AtollError, OSError):
-                await aside.whole(asyncio.wrap_future(rooted))
+                await aside.whole(asyncio.wrap_future(prepared))
         if process is None:
             raise _failed_start(machine)
         return process
@@ -329,7 +336,7 @@ async def _let_go(running: _Running) -> None:
 
 async def _until_running(machine: Machine, process: processes.Pid) -> None:
     until = clock.monotonic() + START_TIMEOUT_S
-    while not _has_begun(machine):
+    while not _has_begun(process):
         if not processes.alive(process):
             raise _failed_start(machine)
         if clock.monotonic() > until:
@@ -340,27 +347,29 @@ async def _until_running(machine: Machine, process: processes.Pid) -> None:
         await asyncio.sleep(_PAUSE_S)
 
 
-def _has_begun(machine: Machine) -> bool:
+def _kept(keeper_: processes.Pid) -> Iterator[tuple[processes.Pid, str]]:
+    """It and what it started, each with its status, down to the first process of the container."""
+    waiting = [keeper_]
+    while waiting:
+        process = waiting.pop()
+        status = _status(process.pid)
+        yield process, status
+        if not parse.is_init(status):
+            waiting += pids.children(process)
+
+
+def _has_begun(keeper_: processes.Pid) -> bool:
     """Whether its init is what the image brings, no longer LXC that prepares its place."""
-    # One hierarchy will do, and is quick: we ask often.
-    try:
-        first = cgroups.join_paths(config.container_group(machine))[0].read_text().split()[:1]
-    except OSError:
-        return False
-    statuses = (_status(int(pid)) for pid in first)
-    return any(parse.is_init(status) and parse.name_of(status) != "lxc-start" for status in statuses)
+    return any(parse.is_init(status) and parse.name_of(status) != "lxc-start" for _, status in _kept(keeper_))
 
 
-def _find_init(machine: Machine) -> processes.Pid | None:
-    for pid in processes.processes_in(config.container_group(machine)):
-        if parse.is_init(_status(pid)):
-            return processes.identify(pid)
-    return None
+def _find_init(keeper_: processes.Pid) -> processes.Pid | None:
+    return next((process for process, status in _kept(keeper_) if parse.is_init(status)), None)
 
 
-def _terminal(machine: Machine) -> int:
+def _terminal(machine: Machine, keeper_: processes.Pid) -> int:
     """The console's end that its monitor holds, opened here too."""
-    init = _find_init(machine)
+    init = _find_init(keeper_)
     monitor = pids.identify(parse.parent_of(_status(init.pid))) if init is not None else None
     if monitor is None:
         raise ProcessLookupError(f"machine {machine.name} has no monitor")

@@ -10,101 +10,153 @@ those that the monitor drops.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
+
+from msgspec import Struct
 
 from atoll.drivers.machine.base import Machine
 from atoll.drivers.machine.console_log import limit_of
 from atoll.drivers.machine.lxc import record
-from atoll.drivers.machine.lxc.config import STAGE, container_name, keeper_group
+from atoll.drivers.machine.lxc.config import FURNISHED, STAGE, container_name, keeper_group
 from atoll.drivers.machine.lxc.parse import MONITOR_ENDED
-from atoll.system import clock, mounts, namespaces, processes, reaper
+from atoll.errors import HostFailure
+from atoll.system import cgroups, clock, mounts, namespaces, processes, reaper
 
 CAPABILITIES = ("dac_override", "net_admin", "setfcap", "setgid", "setuid", "sys_admin")
 """What a monitor needs: mounts, namespaces, ids, cgroups and links of a container."""
 
 KEPT_BYTES = 16_384
 END_TIMEOUT_S = 5.0
-_PAUSE_S = 0.002
+_PAUSE_S = 0.0005
 _AS_NOBODY = "--reuid=65534 --regid=65534 --clear-groups --no-new-privs"
 
-# $1 lxc-start, $2 name, $3 its path, $4 configuration, $5 whether to begin anew, $6 where the last words go,
-# $7 where the word to begin comes from. PATH: with newuidmap in it LXC would want every range of ids to be listed
-# in /etc/subuid.
+# $1 lxc-start, $2 where it keeps containers, $3 where words come from: whom it is to keep, and then, for the monitor,
+# that the root is there. Whoever should tell may end instead: then it ends too. PATH: with newuidmap in it LXC would
+# want every range of ids to be listed in /etc/subuid. XFSZ: a write beyond the limit is to fail, and not to be the end.
 _SCRIPT = f"""
-read -r _ <"/dev/fd/$7" || exit
+exec <"/dev/fd/$3"
+while read -r entrance || exit; [ -n "$entrance" ]; do echo 0 >"$entrance" || exit; done
+read -r blocks && read -r name && read -r config && read -r reset && read -r last || exit
+trap "" XFSZ
+ulimit -S -f "$blocks" || exit
 {{
     while :; do
-        PATH=/none "$1" -F -C -n "$2" -P "$3" -f "$4" -l INFO -o /dev/fd/3 3>&1 >/dev/null 2>&1 </dev/null
+        PATH=/none "$1" -F -C -n "$name" -P "$2" -f "$config" -l INFO -o /dev/fd/3 3>&1 >/dev/null 2>&1
         echo "{MONITOR_ENDED} $?"
-        [ -e "$5" ] || break
-        rm -f "$5"
+        [ -e "$reset" ] || break
+        rm -f "$reset"
     done
-}} | setpriv {_AS_NOBODY} tail -c {KEPT_BYTES} >"$6.new"
-mv "$6.new" "$6"
+}} | setpriv {_AS_NOBODY} tail -c {KEPT_BYTES} >"$last.new"
+mv "$last.new" "$last"
 """
 
 
-def launch_of(machine: Machine, lxc_start: Path, begin: int, rights: Sequence[str]) -> processes.Launch:
-    """How to start it; it begins when a line comes from this descriptor."""
-    limited = ("setpriv", f"--bounding-set=-all,{','.join(f'+{name}' for name in rights)}", "--inh-caps=-all")
-    arguments = (
-        str(lxc_start),
-        container_name(machine),
-        str(STAGE),
-        str(record.config_path(machine)),
-        str(record.reset_path(machine)),
-        str(record.messages_path(machine)),
-        str(begin),
+class Place(Struct, frozen=True):
+    """Where and as what keepers are started."""
+
+    lxc_start: Path
+    rights: tuple[str, ...]
+    namespace: str | None
+    """The network namespace; None is where we are."""
+
+
+def launch_of(place: Place, words: int) -> processes.Launch:
+    """How to start one; it is told by this descriptor whom it is to keep."""
+    limited = (
+        "setpriv",
+        f"--bounding-set=-all,{','.join(f'+{name}' for name in place.rights)}",
+        "--inh-caps=-all",
     )
+    arguments = (str(place.lxc_start), str(STAGE), str(words))
     return processes.Launch(
         argv=(*limited, "--", "/bin/sh", "-c", _SCRIPT, "atoll-keeper", *arguments),
-        cgroup=keeper_group(machine),
-        pass_fds=(begin,),
+        pass_fds=(words,),
         cwd=Path("/"),
         env={"LC_ALL": "C.UTF-8", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-        file_limit=limit_of(record.console_log_path(machine)),
     )
 
 
-def launch(
-    machine: Machine,
-    lxc_start: Path,
-    rights: Sequence[str],
-    namespace: str | None,
-    prepare: Callable[[], None],
-) -> int:
-    """Start it with these rights, in mounts of its own, which `prepare` furnishes. Its number."""
+def words_for(machine: Machine) -> bytes:
+    """Which groups it enters, how far its monitor may write, and where all that it needs is."""
+    lines = (
+        *cgroups.entrances(keeper_group(machine)),
+        "",
+        processes.blocks_of(limit_of(record.console_log_path(machine))),
+        container_name(machine),
+        record.config_path(machine),
+        record.reset_path(machine),
+        record.messages_path(machine),
+    )
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+class Keeper:
+    """One that was started. Until it is told more it waits; it ends when we do."""
+
+    def __init__(self, number: int, words: BinaryIO) -> None:
+        self.number = number
+        self._words = words
+
+    def keep(self, machine: Machine) -> None:
+        """It starts LXC's monitor, which waits in turn."""
+        self._tell(words_for(machine))
+
+    def wait_in(self, machine: Machine) -> None:
+        """Until it is in its group, or has ended."""
+        last = cgroups.join_paths(keeper_group(machine))[-1]
+        process = processes.identify(self.number)
+        until = clock.monotonic() + END_TIMEOUT_S
+        while str(self.number) not in last.read_text().split():
+            if process is None or not processes.alive(process) or clock.monotonic() > until:
+                raise HostFailure(f"starting machine {machine.name}: its keeper did not enter its cgroup")
+            time.sleep(_PAUSE_S)
+
+    def begin(self) -> None:
+        """The container's place is furnished: its monitor goes on."""
+        FURNISHED.touch()
+        self._tell(b"\n")
+
+    def _tell(self, words: bytes) -> None:
+        with contextlib.suppress(
+            BrokenPipeError
+        ):  # that it has gone is seen by those who wait for the container
+            self._words.write(words)
+
+
+def launch(place: Place, furnish: Callable[[Keeper], None]) -> int:
+    """Start one in mounts of its own, which `furnish` makes. The number of the process."""
 
     def start() -> int:
-        begin, tell = os.pipe()
-        try:
-            # Started first: to enter a group takes the kernel ten milliseconds, in which all else is done.
-            number = processes.spawn_blocking(launch_of(machine, lxc_start, begin, rights))
-        finally:
-            os.close(begin)
-        try:
-            prepare()
-            os.write(tell, b"\n")
-        except BaseException:
-            os.close(tell)
-            _wait_gone(
-                number
-            )  # it ends without a word, but may not be in its group yet, where it would be found
-            raise
-        os.close(tell)
-        return number
+        mounts.tmpfs(STAGE)
+        # Here LXC keeps locks and sockets, for good: now they go with it.
+        mounts.tmpfs(Path("/run"))
+        words, tell = os.pipe()
+        with os.fdopen(tell, "wb", buffering=0) as told:
+            try:
+                keeper = Keeper(processes.spawn_blocking(launch_of(place, words)), told)
+            finally:
+                os.close(words)
+            try:
+                furnish(keeper)
+            except BaseException:
+                told.close()
+                _wait_gone(keeper.number)  # it may not be in its group yet, where it would be found
+                raise
+        return keeper.number
 
     reaper.begin()
-    if namespace is None:
+    if place.namespace is None:
         return mounts.private(start)
-    return namespaces.inside(namespace, lambda: mounts.private(start))
+    return namespaces.inside(place.namespace, lambda: mounts.private(start))
 
 
 def _wait_gone(number: int) -> None:
     process = processes.identify(number)
-    until = clock.monotonic() + END_TIMEOUT_S
-    while process is not None and processes.alive(process) and clock.monotonic() < until:
-        time.sleep(_PAUSE_S)
+    if process is not None:
+        asyncio.run(processes.wait_gone(process, END_TIMEOUT_S))

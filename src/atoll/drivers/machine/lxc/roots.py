@@ -122,19 +122,11 @@ def base_of(machine: Machine) -> Path:
     return record.own_directory(machine) / "base"
 
 
-def mount_root(machine: Machine, base: Path, ids: int, *, systemd: bool) -> None:
-    """Mount it for the monitor that is started next. To be called in a mount namespace of its own.
+def mount_root(machine: Machine, base: Path, ids: int) -> None:
+    """Mount it for the monitor that waits for it. To be called in the mount namespace that it has to itself.
 
     `ids`: the user namespace of `disk_ranges`.
     """
-    mounts.tmpfs(STAGE)
-    # Here LXC keeps locks and sockets, for good: now they go with it.
-    mounts.tmpfs(Path("/run"))
-    # It would make groups in all of them, in which nothing of ours is limited. A systemd keeps its units in one.
-    needed = {cgroups.systemd_hierarchy()} if systemd else set()
-    for hierarchy in cgroups.other_hierarchies():
-        if hierarchy not in needed:
-            mounts.unmount(hierarchy)
     lower, disk, changes = STAGE / "base", STAGE / "disk", STAGE / "changes"
     for place in (lower, disk, changes, ROOT):
         place.mkdir()
@@ -143,6 +135,13 @@ def mount_root(machine: Machine, base: Path, ids: int, *, systemd: bool) -> None
     mounts.idmapped(disk, changes, ids)
     mounts.unmount(disk)
     mounts.overlay(ROOT, lower, *(changes / name for name in disks.OVERLAY))
+
+
+def hide_groups(*, systemd: bool) -> None:
+    """LXC would make groups in every hierarchy that it sees, and move the container there. A systemd needs those."""
+    for hierarchy in cgroups.hierarchies():
+        if not (systemd and cgroups.has_units(hierarchy)):
+            mounts.unmount(hierarchy)
 
 
 def _make_root(machine: Machine, digest: str, empty: Path) -> None:

@@ -36,12 +36,18 @@ def settings(machine: Machine = MACHINE, init: config.Init = INIT) -> dict[str, 
     return found
 
 
-def test_a_container_is_told_its_name_its_root_and_its_groups() -> None:
+def test_a_container_is_told_its_name_and_its_root_and_waits_for_that() -> None:
     told = settings()
     assert told["lxc.uts.name"] == ["web"]
     assert told["lxc.rootfs.path"] == ["dir:/mnt/root"]
+    assert told["lxc.hook.pre-start"] == ["/bin/sh -c '[ -e /mnt/furnished ] || read -r _'"]
+
+
+def test_only_a_systemd_is_given_groups_by_lxc() -> None:
+    told = settings(init=config.Init("/sbin/init", systemd=True))
     assert told["lxc.cgroup.dir.container"] == ["atoll/3fa2b1/10.1.0.5/container"]
     assert told["lxc.cgroup.dir.monitor"] == ["atoll/3fa2b1/10.1.0.5/monitor"]
+    assert not [key for key in settings() if key.startswith("lxc.cgroup")]
 
 
 def test_users_and_groups_inside_are_a_range_of_its_own_outside() -> None:
