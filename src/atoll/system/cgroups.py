@@ -37,6 +37,7 @@ __all__ = [
     "children",
     "ensure",
     "enter",
+    "enter_thread",
     "entrances",
     "has_units",
     "hierarchies",
@@ -135,14 +136,29 @@ def enter(group: str, pid: int) -> None:
         _write(path, str(pid), f"moving process {pid} into cgroup {group}")
 
 
+def enter_thread(group: str) -> bool:
+    """Move this thread into the group: what it starts begins there. The kernel need not wait for that.
+
+    False, and nothing done, in version 2, where a process is in one group as a whole.
+    """
+    if _layout().version != 1:
+        return False
+    for path in entrances(group):
+        _write(path, "0", f"moving a thread into cgroup {group}")
+    return True
+
+
 def members(group: str) -> tuple[int, ...]:
-    """The processes in the group and in those below it. None when there is no such group."""
+    """The processes in the group and in those below it. None when there is no such group.
+
+    Without this one, of which a thread may be there for a moment (`enter_thread`): nobody is to end us for that.
+    """
     _check(group)
     found: set[int] = set()
     for top in _layout().directories(group):
         for directory in _bottom_up(top):
             found.update(int(word) for word in _read(directory / "cgroup.procs").split())
-    return tuple(sorted(found))
+    return tuple(sorted(found - {os.getpid()}))
 
 
 def children(group: str) -> set[str]:

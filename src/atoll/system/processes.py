@@ -173,7 +173,13 @@ def spawn_behind(walls: Walls, launch: Launch, readable: Sequence[int] = ()) -> 
 
     `readable`: those of its open files that it opens again by name.
     """
-    # From inside the walls there is no way into a cgroup, so it waits until it has been moved.
+    # From inside the walls there is no way into a cgroup: it begins in it, or waits until it has been moved.
+    group, entered = launch.cgroup, False
+
+    def enter() -> None:
+        nonlocal entered
+        entered = group is not None and cgroups.enter_thread(group)
+
     waiting = [
         "/bin/sh",
         "-c",
@@ -195,10 +201,11 @@ def spawn_behind(walls: Walls, launch: Launch, readable: Sequence[int] = ()) -> 
                     pass_fds=launch.pass_fds,
                 ),
                 readable,
+                enter,
             )
         try:
-            if launch.cgroup is not None:
-                cgroups.enter(launch.cgroup, process.pid)
+            if group is not None and not entered:
+                cgroups.enter(group, process.pid)
         except BaseException:
             # Without a word it ends; and with it go the files that it was given.
             word.close()

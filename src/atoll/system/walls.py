@@ -53,14 +53,21 @@ class Walls:
         self._root: int | None = None
         self._making = threading.Lock()
 
-    def inside(self, function: Callable[[], T], readable: Sequence[int] = ()) -> T:
+    def inside(
+        self,
+        function: Callable[[], T],
+        readable: Sequence[int] = (),
+        outside: Callable[[], None] = lambda: None,
+    ) -> T:
         """Run a function inside new walls; the one program that it starts stays there. Errors come through.
 
         `readable`: open files that the program opens again, through /proc/self/fd.
+        `outside`: is run in the same thread, before it goes in.
         """
         root = self._held_root()
 
         def enter() -> T:
+            outside()
             with failing("making walls around a process"):
                 libc.unshare(libc.CLONE_FS)
                 libc.setns(root, libc.CLONE_NEWNS)

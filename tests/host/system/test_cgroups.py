@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,28 @@ def test_a_process_cannot_use_more_memory_than_its_group_has() -> None:
     cgroups.ensure(GROUP, Limits(memory_mib=32))
     with start_inside("exec dd if=/dev/zero of=/dev/null bs=200M count=1 2>/dev/null") as greedy:
         assert greedy.wait(20) != 0
+
+
+def test_what_a_thread_in_a_group_starts_is_in_it_and_the_rest_of_its_process_is_not() -> None:
+    cgroups.ensure(GROUP, Limits())
+    entered = []
+
+    def start() -> subprocess.Popen[bytes]:
+        entered.append(cgroups.enter_thread(GROUP))
+        return subprocess.Popen(("sleep", "60"))
+
+    with ThreadPoolExecutor(1) as threads, threads.submit(start).result() as process:
+        members = cgroups.members(GROUP)
+        cgroups.kill_all(GROUP)
+        process.kill()
+    assert members == ((process.pid,) if entered == [True] else ())
+    assert cgroups.members(GROUP) == ()
+
+
+def test_version_2_has_no_groups_of_threads_and_says_so(version_2: Path) -> None:
+    cgroups.ensure(GROUP, Limits())
+    assert not cgroups.enter_thread(GROUP)
+    assert (version_2 / GROUP / "cgroup.procs").read_text() == ""
 
 
 def test_a_group_knows_its_members_and_what_they_use() -> None:
