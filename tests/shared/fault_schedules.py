@@ -84,6 +84,7 @@ class Schedule:
 
 _ROADS: dict[str, Agent] = {
     "write": Agent("create-data"),
+    "write.spared": Agent("stop"),
     "create": Agent("create-data"),
     "create.credential": Agent("create-role"),
     "launch": Agent("create"),
@@ -114,6 +115,7 @@ _ROADS: dict[str, Agent] = {
     "recovery": Agent(),
 }
 _BEFORE: dict[str, Agent] = {
+    "write.spared": Agent("create"),
     "exit": Agent("create"),
     "duty": Agent("create-restarting"),
     "relaunch": Agent("create"),
@@ -123,12 +125,16 @@ _BEFORE: dict[str, Agent] = {
 }
 
 
+_FIRST = {"write.spared": "write.begin:1:ENOSPC>"}
+"""Steps that are passed once another fault has struck."""
+
+
 def road(step: str, kind: str) -> tuple[Agent, ...]:
     """Agents of which the last one is struck at this step for sure."""
     family = step.partition(".")[0]
     before = _BEFORE.get(step, _BEFORE.get(family))
     last = _ROADS.get(step, _ROADS[family])
-    return (*filter(None, (before,)), replace(last, faults=written(step, 1, kind)))
+    return (*filter(None, (before,)), replace(last, faults=_FIRST.get(step, "") + written(step, 1, kind)))
 
 
 _UNDONE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -171,7 +177,7 @@ def _parts(draw: DrawFn, kinds: tuple[str, ...]) -> tuple[Agent, ...]:
     asks = (*draw(words), *last.asks.split(), *draw(words))
     # What the background does is waited for, and done once.
     often = (1,) if step in _of("template", "pool", "handover", "fork") else (1, 1, 1, 2)
-    faults = written(step, draw(st.sampled_from(often)), kind)
+    faults = _FIRST.get(step, "") + written(step, draw(st.sampled_from(often)), kind)
     if draw(st.booleans()):
         second, other = draw(st.sampled_from(_places(UNDOING, kinds)))
         faults += f">{written(second, 1, other)}"

@@ -63,6 +63,7 @@ from atoll.serving.tls import Tls
 from atoll.system import heap, host, link_events, namespaces
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
+from atoll.system.spares import Spares
 from atoll.system.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -88,12 +89,14 @@ async def serve(config: Config, outside: str | None = None) -> None:
 async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExitStack) -> None:
     background = await stack.enter_async_context(Supervisor())
     signals = Signals()
-    writer = Writer()
+    spares = Spares(config.state / "spares")
+    writer = Writer(spares)
     stack.push_async_callback(writer.close)
     records, images = Records(config.state, writer), ImageStore(config.images)
     places = config.stores or {"default": config.state / "volumes"}
     check_not_lost(config.state, places.values(), config.cgroup)
     records.prepare()
+    await writer.run(spares.fill)
     supplies = await _supplies(config, images, signals, stack)
     loaded = await settle(supplies.ids, supplies.kinds, records, records.load())
     used = images_of(record.vm for record in loaded.values())

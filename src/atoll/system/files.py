@@ -25,6 +25,7 @@ from atoll.errors import Conflict, HostFailure, TooLarge
 from atoll.system import steps
 from atoll.system.failures import failing, ignoring
 from atoll.system.removal import remove_tree as remove_tree
+from atoll.system.spares import Spares
 
 if TYPE_CHECKING:
     import asyncio
@@ -56,12 +57,13 @@ def write_once(path: Path, data: bytes, mode: int = 0o600) -> None:
         raise failure
 
 
-def write_together(writes: Sequence[Write]) -> list[HostFailure | None]:
+def write_together(writes: Sequence[Write], spares: Spares | None = None) -> list[HostFailure | None]:
     """Replace many files, each as `write_durably` does, with little more waiting for the disk than for one.
 
-    They are replaced in the order given. What became of each: a failure of one is no failure of another.
+    They are replaced in the order given. What became of each: a failure of one is no failure of another. With
+    `spares`, which are on the same file system, what is there already can be replaced on a full disk too.
     """
-    return _replace([_Replacement(write) for write in writes])
+    return _replace([_Replacement(write, spares=spares) for write in writes])
 
 
 def _replace(under_way: Sequence[_Replacement]) -> list[HostFailure | None]:
@@ -264,10 +266,13 @@ async def connect_unix(path: Path) -> tuple[asyncio.StreamReader, asyncio.Stream
 class _Replacement:
     """One file on its way: written beside its place, on disk, in its place, its name on disk."""
 
-    def __init__(self, write: Write, put: Callable[[Path, Path], object] = Path.replace) -> None:
+    def __init__(
+        self, write: Write, put: Callable[[Path, Path], object] = Path.replace, spares: Spares | None = None
+    ) -> None:
         """`put` gives what was written beside its place its name there."""
         self.path = write.path
         self._put = put
+        self._spares = spares
         self.failure: HostFailure | None = None
         self._content = write
         self._temporary = write.path.with_name(f".{write.path.name}.{secrets.token_hex(6)}{_TEMPORARY}")
@@ -284,13 +289,31 @@ class _Replacement:
                 self.failure = failure
 
     def write(self) -> None:
-        steps.step("write.begin")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._descriptor = os.open(self._temporary, flags, 0o600)
+        try:
+            steps.step("write.begin")
+            self._fill(os.O_CREAT | os.O_EXCL)
+        except OSError as error:
+            spare = self._spare_for(error)
+            if spare is None:
+                raise
+            self.clean_up()
+            self._temporary = spare
+            self._fill(0)
+            os.ftruncate(self._descriptor, len(self._content.data))
+            steps.step("write.spared")
+        _begin_to_sync(self._descriptor)
+
+    def _fill(self, flags: int) -> None:
+        self._descriptor = os.open(self._temporary, flags | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._made = True
         os.fchmod(self._descriptor, self._content.mode)
         write_whole(self._descriptor, self._content.data)
-        _begin_to_sync(self._descriptor)
+
+    def _spare_for(self, error: OSError) -> Path | None:
+        """Of use where there is no room, and where the name is on disk already."""
+        if self._spares is None or error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self.path.exists():
+            return None
+        return self._spares.take(len(self._content.data))
 
     def sync(self) -> None:
         os.fsync(self._descriptor)

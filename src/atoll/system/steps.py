@@ -32,7 +32,7 @@ FAILED = "a fault was told to strike here"
 STEPS = frozenset(
     {
         # a record, or any other file that must survive
-        *("write.begin", "write.written", "write.renamed"),
+        *("write.begin", "write.spared", "write.written", "write.renamed"),
         *("discard.renamed", "discard.removed"),
         # create
         *("create.claimed", "create.saved", "create.user-data", "create.credential", "create.volumes"),

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from atoll.errors import HostFailure
 from atoll.system import files
 from atoll.system.line_log import LineLog
+from atoll.system.spares import Spares
 
 T = TypeVar("T")
 
@@ -55,9 +56,13 @@ _Settled = tuple[_Given, Any, BaseException | None]
 
 
 class Writer:
-    """For one event loop. Its thread starts with the first write, and ends with `close`."""
+    """For one event loop. Its thread starts with the first write, and ends with `close`.
 
-    def __init__(self) -> None:
+    With `spares` what is there already can be replaced on a full disk too.
+    """
+
+    def __init__(self, spares: Spares | None = None) -> None:
+        self._spares = spares
         self._turns = asyncio.Semaphore(WAITING)
         self._queue: queue.SimpleQueue[_Given | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -103,9 +108,20 @@ class Writer:
         while not over:
             given, over = self._gather()
             for group in _groups(given):
-                settled = _written(group) if not isinstance(group[0].work, _Run) else [_ran(group[0])]
+                settled = self._written(group) if not isinstance(group[0].work, _Run) else [_ran(group[0])]
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                     loop.call_soon_threadsafe(self._settle, settled)
+
+    def _written(self, group: Sequence[_Given]) -> list[_Settled]:
+        """Files and lines, each kind of them together."""
+        try:
+            settled = [*_lines_written(group), *_files_written(group, self._spares)]
+            if self._spares is not None:
+                # In place of one that was used. What it replaced has made room for it.
+                self._spares.fill(1)
+            return settled
+        except Exception as error:  # none that the disk makes: those belong to one of them
+            return [(given, None, error) for given in group]
 
     def _gather(self) -> tuple[list[_Given], bool]:
         """The next, with those that are there already; and whether they are the last."""
@@ -153,17 +169,9 @@ def _ran(given: _Given) -> _Settled:
         return given, None, error
 
 
-def _written(group: Sequence[_Given]) -> list[_Settled]:
-    """Files and lines, each kind of them together."""
-    try:
-        return [*_lines_written(group), *_files_written(group)]
-    except Exception as error:  # none that the disk makes: those belong to one of them
-        return [(given, None, error) for given in group]
-
-
-def _files_written(group: Sequence[_Given]) -> list[_Settled]:
+def _files_written(group: Sequence[_Given], spares: Spares | None) -> list[_Settled]:
     given = [one for one in group if isinstance(one.work, files.Write)]
-    failures = files.write_together([one.work for one in given if isinstance(one.work, files.Write)])
+    failures = files.write_together([one.work for one in given if isinstance(one.work, files.Write)], spares)
     return [(one, None, failure) for one, failure in zip(given, failures, strict=True)]
 
 

@@ -61,7 +61,17 @@ POOLED = 48
 """Threads that an agent's pools may have in all. They keep those that were needed once."""
 SPARE_DESCRIPTORS = 20
 """While it is attacked: as many more or less as users and attackers have open at the least."""
-NOT_HERE = ("docker.", "install.", "uninstall.", "switches.", "pool.", "handover.", "subnet.", "addresses.")
+NOT_HERE = (
+    "write.spared",
+    "docker.",
+    "install.",
+    "uninstall.",
+    "switches.",
+    "pool.",
+    "handover.",
+    "subnet.",
+    "addresses.",
+)
 FAULTS = sorted(step for step in STEPS if not step.startswith(NOT_HERE))
 FAULT_KINDS = ("", "", ":TERM", ":ERROR", ":ENOSPC")
 

@@ -97,6 +97,23 @@ def test_on_a_full_disk_a_create_is_refused_and_leaves_nothing_and_the_node_star
     assert set(qemu_node.check()) == {vm.name}
 
 
+def test_on_a_full_disk_vms_are_stopped_and_destroyed_and_stay_so(qemu_node: Lab, small_disk: Path) -> None:
+    agent = qemu_node.recovered("cold")
+    with qemu_node.client() as client:
+        kept, gone = (qemu_node.create(client, name) for name in ("kept", "gone"))
+        with full(small_disk):
+            client.call(api.VM_STOP, {"vm": "kept"}, body=StopVm(0))
+            client.call(api.VM_DESTROY, {"vm": "gone"})
+            agent.kill()
+            qemu_node.recovered("cold")
+            client.close()
+            (found,) = client.call(api.VM_LIST)
+            assert (found.ip, found.state) == (kept.ip, VmState.STOPPED)
+        assert qemu_node.check().keys() == {"kept"}
+        assert not (small_disk / "vms" / gone.ip).exists()
+        list(client.stream(api.VM_START, {"vm": "kept"}, body=Wait("started", 60)))
+
+
 def test_an_agent_tells_where_it_is_and_runs_on(sim_node: Lab) -> None:
     agent = sim_node.recovered()
     assert "uvloop/__init__.py" in sim_node.last_words(agent)

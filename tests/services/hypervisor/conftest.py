@@ -61,6 +61,7 @@ from atoll.serving.user_limits import UserLimits
 from atoll.system import clock
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
+from atoll.system.spares import Spares
 from atoll.system.writer import Writer
 
 LAN = Subnet("lan", "10.9.0.0/24", "10.9.0.1")
@@ -98,8 +99,12 @@ class Node:
     async def start(self) -> None:
         self.background = Supervisor()
         signals = self.signals = Signals()
+        await self.writer.close()
+        spares = Spares(self.directory / "state" / "spares")
+        self.writer = Writer(spares)
         self.records = Records(self.directory / "state", self.writer)
         self.records.prepare()
+        await self.writer.run(spares.fill)
         self.driver = SimDriver(signals.exit, self.faults, signals.stall)
         owner, kinds = owner_of(self.directory / "state"), await Kinds.of({"sim": self.driver})
         self.ids = NodeIds(Register(self.directory / "ids", owner), kinds.id_spaces())

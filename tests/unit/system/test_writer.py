@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from atoll.errors import HostFailure
 from atoll.system import files, steps
 from atoll.system.line_log import LineLog
+from atoll.system.spares import COUNT, SIZE, Spares
 from atoll.system.writer import TOGETHER, WAITING, Writer
 
 
@@ -74,7 +75,7 @@ async def test_what_gathers_while_the_disk_is_busy_is_written_as_one_group(
     groups: list[int] = []
     together = files.write_together
 
-    def counted(writes: list[files.Write]) -> list[HostFailure | None]:
+    def counted(writes: list[files.Write], spares: Spares | None) -> list[HostFailure | None]:
         groups.append(len(writes))
         return together(writes)
 
@@ -288,3 +289,66 @@ def test_a_log_that_cannot_be_cut_back_is_mended_by_the_next_line(
     assert failure is not None
     log.append([b"three"])
     assert (tmp_path / "log").read_bytes() == b"one\nthree\n"
+
+
+@pytest.fixture
+async def provident(tmp_path: Path) -> AsyncIterator[Writer]:
+    """A writer with room set aside."""
+    spares = Spares(tmp_path / "spares")
+    writer = Writer(spares)
+    await writer.run(spares.fill)
+    yield writer
+    await writer.close()
+
+
+def set_aside(tmp_path: Path) -> int:
+    return sum(path.stat().st_size == SIZE for path in (tmp_path / "spares").iterdir())
+
+
+async def test_on_a_full_disk_what_is_there_is_replaced_with_room_that_was_set_aside(
+    provident: Writer, tmp_path: Path
+) -> None:
+    record = tmp_path / "record"
+    await provident.write(record, b"old", 0o640)
+    for number in range(2 * COUNT):
+        steps.arm("write.begin:1:ENOSPC")
+        await provident.write(record, b"new %d" % number, 0o640)
+        assert (record.read_bytes(), record.stat().st_mode & 0o777) == (b"new %d" % number, 0o640)
+    # What was replaced makes room for the next.
+    assert set_aside(tmp_path) == COUNT
+    assert {path.name for path in tmp_path.iterdir()} == {"record", "spares"}
+
+
+async def test_on_a_full_disk_nothing_new_is_made_and_nothing_larger_than_what_was_set_aside(
+    provident: Writer, tmp_path: Path
+) -> None:
+    record = tmp_path / "record"
+    await provident.write(record, b"old")
+    for path, size in ((tmp_path / "another", 1), (record, SIZE + 1)):
+        steps.arm("write.begin:1:ENOSPC")
+        with pytest.raises(HostFailure, match="No space left on device"):
+            await provident.write(path, bytes(size))
+    assert record.read_bytes() == b"old"
+    assert set_aside(tmp_path) == COUNT
+
+
+async def test_room_that_cannot_be_set_aside_is_missed_when_it_is_needed_and_not_before(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "spares").touch()
+    spares = Spares(tmp_path / "spares")
+    writer = Writer(spares)
+    await writer.run(spares.fill)
+    await writer.write(tmp_path / "record", b"old")
+    steps.arm("write.begin:1:ENOSPC")
+    with pytest.raises(HostFailure, match="No space left on device"):
+        await writer.write(tmp_path / "record", b"new")
+    assert (tmp_path / "record").read_bytes() == b"old"
+    await writer.close()
+
+
+async def test_room_that_an_agent_was_killed_with_is_set_aside_anew(tmp_path: Path) -> None:
+    Spares(tmp_path / "spares").fill()
+    (tmp_path / "spares" / "3").write_bytes(b"half a record")
+    Spares(tmp_path / "spares").fill()
+    assert set_aside(tmp_path) == COUNT

@@ -8,6 +8,7 @@
     <state>/vms/<ip>/user-data-<hash>   the user data, and what it was before; beside it the console's log
     <state>/vms/<ip>/<kind>/            what the driver of this kind keeps: sockets, logs, disks
     <state>/vms/<ip>/role-credential    the credential that it was created with: see credential_store.py
+    <state>/spares/                     room for records on a full disk: see system/spares.py
     <state>/secrets.key                 what that is encrypted with
     <state>/trash/                      directories on their way out; emptied at start-up
 
