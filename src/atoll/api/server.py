@@ -101,7 +101,7 @@ def application(routes: Sequence[Bound], gate: Gate) -> web.Application:
         app.router.add_route(bound.route.verb, bound.route.path, endpoint, expect_handler=_expect_nothing)
     for path, known in verbs.items():
         app.router.add_route("*", path, _wrong_verb(known), expect_handler=_expect_nothing)
-    app.router.add_route("*", "/{tail:.*}", _no_such_path, expect_handler=_expect_nothing)
+    app.router.add_route("*", "/{tail:(?s:.*)}", _no_such_path, expect_handler=_expect_nothing)
     return app
 
 

@@ -91,7 +91,7 @@ async def test_another_verb_is_told_which_ones_there_are(wire):
         assert "this path takes POST" in (await problem(response))["hint"]
 
 
-@pytest.mark.parametrize("path", ["/", "/echo/", "/ech", "/notes/", "/notes/a/b", "/%00"])
+@pytest.mark.parametrize("path", ["/", "/echo/", "/ech", "/notes/", "/notes/a/b", "/%00", "/a%0Ab"])
 async def test_an_unknown_path_is_not_found(wire, path: str):
     async with wire.raw() as session, session.get(path) as response:
         assert response.status == 404

@@ -274,3 +274,20 @@ async def test_what_is_not_http_is_refused_as_every_error_is_and_logged_once(
                 assert b"400 Bad Request" in said
                 assert b'"code":"malformed"' in said
     assert [record.getMessage() for record in caplog.records] == ["a request that is not HTTP from 127.0.0.1"]
+
+
+@pytest.mark.parametrize("target", [b"/ping", b"/%0A"])
+async def test_callers_that_hang_up_before_they_are_answered_are_no_failure_of_ours(
+    service: Service, caplog: pytest.LogCaptureFixture, target: bytes
+) -> None:
+    # The second is no path of any route: aiohttp answers by itself, and first tells who waits for it to go on.
+    request = b"GET " + target + b" HTTP/1.1\r\nHost: m\r\nExpect: 100-continue\r\n\r\n"
+    for _ in range(20):
+        async with service.connected("ann") as (_, writer):
+            writer.write(request * 3)
+            await writer.drain()
+            writer.transport.abort()
+    async with service.connected("ann") as (reader, writer):
+        writer.write(GET_PING)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []

@@ -108,6 +108,8 @@ class Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         """The last answer of a connection. What callers send wrong is worth a short line, and not each of them."""
         error: AtollError
+        if isinstance(exc, ConnectionError):
+            raise exc  # the caller has gone: there is nobody to tell, and nothing to look into
         if status >= 500:
             self.log_exception("answering %s failed", self.source, exc_info=exc)
             error = AtollError("unforeseen failure in the service", hint="its log has the details")
