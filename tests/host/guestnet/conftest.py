@@ -58,13 +58,13 @@ class Station(Struct, frozen=True):
             links.ensure_route(f"{METADATA_IP}/32", link="eth0")
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[tuple[StreamReader, StreamWriter]]:
+    async def connect(self, port: int = 80) -> AsyncIterator[tuple[StreamReader, StreamWriter]]:
         """A TCP connection from here to the metadata address."""
         client = self.socket(socket.AF_INET, socket.SOCK_STREAM)
         client.setblocking(False)
         writer = None
         try:
-            await asyncio.get_running_loop().sock_connect(client, (METADATA_IP, 80))
+            await asyncio.get_running_loop().sock_connect(client, (METADATA_IP, port))
             reader, writer = await asyncio.open_connection(sock=client)
             yield reader, writer
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -224,3 +225,22 @@ async def test_the_same_files_come_over_http(
             assert status in refused.stderr, refused.stderr
     finally:
         await server.close()
+
+
+async def test_a_guest_that_hangs_up_in_the_middle_is_no_failure_of_ours(
+    island: Island, open_: Open, good: Station, caplog: pytest.LogCaptureFixture
+) -> None:
+    good.configure()
+    server = BootServer(island.service, open_)
+    await server.start()
+    try:
+        for _ in range(20):
+            async with good.connect(6969) as (_, writer):
+                writer.write(b"GET /large HTTP/1.1\r\nHost: m\r\n\r\n" * 3)
+                await writer.drain()
+                writer.transport.abort()
+        got = await busybox(good, "wget", "-q", "-O", "-", f"http://{METADATA_IP}:6969/text")
+        assert got.stdout == b"one\ntwo\n"
+    finally:
+        await server.close()
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []

@@ -162,6 +162,8 @@ class Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """The last answer of a connection. What a caller sends wrong is counted, and not worth a log line."""
+        if isinstance(exc, ConnectionError):
+            raise exc  # the caller has gone: there is nobody to tell, and nothing to look into
         if status >= 500:
             self.log_exception("answering %r for %s failed", request.path, self.ip, exc_info=exc)
             body = b"internal error\n"
