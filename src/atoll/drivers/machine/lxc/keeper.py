@@ -157,8 +157,11 @@ class Keepers:
     async def take(self) -> Keeper:
         """One that is yours: to be furnished, or given up."""
         spare, self._spare = self._spare, None
-        if spare is not None and processes.alive(spare.process):
+        if spare is None:
+            return await self._started()
+        if processes.alive(spare.process):
             return spare
+        await spare.give_up()
         return await self._started()
 
     def provide(self) -> None:
