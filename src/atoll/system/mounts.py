@@ -13,7 +13,6 @@ import fcntl
 import os
 import struct
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from atoll.errors import HostFailure
-from atoll.system import clock, host, libc
+from atoll.system import clock, host, libc, own_thread
 from atoll.system.failures import failing
 from atoll.system.pids import Pid, opened
 
@@ -75,25 +74,7 @@ def private(function: Callable[[], T]) -> T:
             _mount("none", Path("/"), "none", _MS_SLAVE | _MS_REC)
         return function()
 
-    return _in_thread(leave)
-
-
-def _in_thread(function: Callable[[], T]) -> T:
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            results.append(function())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=body, name="mounts")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    return own_thread.run(leave)
 
 
 def inside(process: Pid, function: Callable[[], T]) -> T:
@@ -107,7 +88,7 @@ def inside(process: Pid, function: Callable[[], T]) -> T:
             libc.setns(handle, libc.CLONE_NEWNS)
         return function()
 
-    return _in_thread(enter)
+    return own_thread.run(enter)
 
 
 def tmpfs(target: Path) -> None:
