@@ -139,12 +139,13 @@ class Soak:
             for kind in ("qemu", "lxc"):
                 spec = VmSpec(f"first-{kind}", "appliance", driver=kind, milli_cpus=500)
                 await created(operator, api.CreateVm(spec, wait=api.Wait("started", 60)))
-        async with self.everybody():
-            await asyncio.sleep(WARM_UP_S)
+        # Agents that are killed every few seconds may never come to make one.
         until = time.monotonic() + SETTLE_S
         while not list(self.node.state.glob("templates/*/template.json")):
             assert time.monotonic() < until, f"there is no template: {self.node.last_words()}"
             await asyncio.sleep(0.1)
+        async with self.everybody():
+            await asyncio.sleep(WARM_UP_S)
         await self.destroy_all()
         await asyncio.sleep(heap.EVERY_S + 0.5)
 
