@@ -11,6 +11,11 @@ from atoll.cli.output import Column, View, add_list_options, joined, render_list
 from atoll.model.image import Image
 from atoll.model.size import show_mib
 
+
+def _honours(image: Image) -> str:
+    return "not said" if image.honours is None else joined(image.honours)
+
+
 IMAGE_VIEW: View[Image] = View(
     name=lambda image: image.name,
     columns=(
@@ -22,6 +27,7 @@ IMAGE_VIEW: View[Image] = View(
         Column("ready", lambda image: image.ready),
         Column("digest", lambda image: image.digest[:19]),
         Column("description", lambda image: image.description or "-"),
+        Column("honours", _honours, wide=True),
         Column("forkable", lambda image: "yes" if image.forkable else "no", wide=True),
         Column("kernel", lambda image: image.boot.kernel, wide=True),
         Column("initrd", lambda image: image.boot.initrd, wide=True),

@@ -70,6 +70,7 @@ def vm_view(now: datetime) -> View[VM]:
             Column("expires", lambda vm: _moment(vm.expires_at), wide=True),
             Column("pending", lambda vm: joined(vm.pending), wide=True),
             Column("reason", lambda vm: vm.reason or "-", wide=True),
+            Column("remarks", lambda vm: joined(vm.remarks), wide=True),
         ),
     )
 

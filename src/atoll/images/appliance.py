@@ -16,12 +16,13 @@ from pathlib import Path
 from atoll.errors import HostFailure
 from atoll.images import cpio, elf, kernel, packages, tar
 from atoll.images.store import ImageStore
-from atoll.model.image import DirectBoot, Image
+from atoll.model.image import Ability, DirectBoot, Image
 from atoll.system import files, host, processes
 from atoll.system.directory_lock import alone_in
 
 NAME = "appliance"
 BUILDER_VERSION = 4
+HONOURS = (Ability.SCRIPT,)
 GUEST = Path(__file__).parent / "guest"
 BUSYBOX = Path("/bin/busybox")
 
@@ -85,6 +86,7 @@ def build(store: ImageStore, cache: Path, progress: Progress) -> Image:
             ready="port:80",
             forkable=True,
             imdsv2=True,
+            honours=HONOURS,
             origin=origin(recipe, package.name),
         )
 
@@ -185,7 +187,16 @@ def _workshop(cache: Path) -> Iterator[Path]:
 def recipe(sources: Mapping[str, bytes], busybox: bytes) -> str:
     """All that the image depends on but the kernel, as one hash. Pure."""
     digest = hashlib.sha256()
-    for part in (str(BUILDER_VERSION), str(UNPACK_KERNEL), CMDLINE, *MODULES, *CFLAGS, str(MIN_MEMORY_MIB)):
+    facts = (
+        str(BUILDER_VERSION),
+        str(UNPACK_KERNEL),
+        CMDLINE,
+        *MODULES,
+        *CFLAGS,
+        str(MIN_MEMORY_MIB),
+        *HONOURS,
+    )
+    for part in facts:
         digest.update(part.encode() + b"\0")
     for name in sorted(sources):
         digest.update(f"{name}\0{len(sources[name])}\0".encode() + sources[name])

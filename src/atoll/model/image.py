@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from msgspec import Struct
 
 from atoll.errors import Invalid
@@ -27,6 +29,19 @@ class DirectBoot(Struct, frozen=True):
         check_pattern("cmdline", self.cmdline, r"[\x20-\x7e]{0,1024}", "at most 1024 printable characters")
 
 
+class Ability(StrEnum):
+    """What guests of an image do with what they are given."""
+
+    SCRIPT = "script"
+    """They run user data that begins with #!."""
+    CLOUD_INIT = "cloud-init"
+    """They do as their user data says, in any of the forms that cloud-init knows."""
+    SSH_KEYS = "ssh-keys"
+    """They let those in who have one of the keys."""
+    SCREEN = "screen"
+    """They draw on a screen, if there is one."""
+
+
 class Image(Struct, frozen=True):
     """A named, immutable set of files and how to boot them."""
 
@@ -44,6 +59,8 @@ class Image(Struct, frozen=True):
     """Its guests can wait for their identity, so that a VM can begin as a copy of one that did."""
     imdsv2: bool = False
     """Its guests get their metadata with tokens: VMs of it are given none without, unless they are to be."""
+    honours: tuple[Ability, ...] | None = None
+    """What else its guests can; None: nobody said."""
 
     def __post_init__(self) -> None:
         check_image("image", self.name)

@@ -288,6 +288,8 @@ class VM(Struct, frozen=True):
     none of its own, and its node vouches for it."""
     role_problem: str = ""
     """Why the credentials of its role could not be renewed; empty: they could."""
+    remarks: tuple[str, ...] = ()
+    """What is as it was asked for, and may not be what was meant."""
 
     @property
     def all_nics(self) -> tuple[VmNic, ...]:

@@ -48,7 +48,7 @@ from atoll.identity.access import Operators
 from atoll.identity.issuers import RoleIssuer
 from atoll.identity.roles import RoleCallers
 from atoll.images.store import ImageStore
-from atoll.model.image import DirectBoot, Image
+from atoll.model.image import Ability, DirectBoot, Image
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.node import Capacity
 from atoll.model.vm import VM, VmSpec
@@ -298,7 +298,7 @@ class Node:
         return User(self, self.pki.user(name, **claims))
 
     def add_images(self) -> None:
-        """One for cold starts alone, one that can be forked, one of another kind of machine."""
+        """One for cold starts alone, one that can be forked, one that says what it honours, one of another kind."""
         names = {name: self.directory / name for name in ("kernel", "initrd")}
         for path in names.values():
             path.write_bytes(b"\0")
@@ -306,6 +306,7 @@ class Node:
         common = {"boot": boot, "files": names, "min_memory_mib": 32, "ready": "metadata"}
         self.images.add("tiny", kinds=("sim",), **common)
         self.images.add("twin", kinds=("sim",), forkable=True, **common)
+        self.images.add("plain", kinds=("sim",), honours=(Ability.SCRIPT,), **common)
         self.images.add("heavy", kinds=("qemu",), boot=boot, files=names)
 
     def free(self) -> set[str]:

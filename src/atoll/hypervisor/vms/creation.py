@@ -23,6 +23,7 @@ from atoll.model.vm import VM, ConsoleKind, VmNic, VmSpec, VmState, instance_id_
 from atoll.model.volume import Volume, VolumeFormat, VolumeSpec, VolumeType
 from atoll.plan import capacity
 from atoll.plan.addresses import check_gives_key, choose, free_addresses, nic_of
+from atoll.plan.honours import check_honoured, remarks
 from atoll.plan.volumes import check_root, place
 
 
@@ -112,8 +113,10 @@ def plan_vm(
     check_hardware(vm, room.hardware_kinds)
     if vm.root_mib is not None:
         check_root(vm.root_mib, room.spaces, room.volumes)
+    check_honoured(vm, image, request.user_data)
     placed = place(spec.volumes, room.spaces, room.volumes, vm.volumes[:1])
-    return structs.replace(vm, volumes=(vm.volumes[0], *placed))
+    said = remarks(vm, image, request.user_data)
+    return structs.replace(vm, volumes=(vm.volumes[0], *placed), remarks=said)
 
 
 def _check_role(vm: str, role: str, identity: Identity, room: Room, *, shown: bool) -> None:
