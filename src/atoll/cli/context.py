@@ -11,8 +11,9 @@ import argparse
 import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -79,9 +80,10 @@ def connect(options: argparse.Namespace) -> Iterator[Client]:
     """The client for commands. It connects with its first call."""
     context = find(options)
     with Client(context.addresses, current_tls(context)) as client:
+        _warn_in_time(context, options)
         try:
             yield client
-        except Unreachable as error:
+        except (Unreachable, Unauthenticated) as error:
             raise diagnosed(error, options) from None
         finally:
             answering.note(context.addresses, client.address)
@@ -96,6 +98,13 @@ def current_tls(context: Context) -> Callable[[], ssl.SSLContext]:
         return current()
 
     return give
+
+
+def _warn_in_time(context: Context, options: argparse.Namespace) -> None:
+    from atoll.cli import expiry
+    from atoll.system.clock import now
+
+    expiry.warn(context.cert, options, now())
 
 
 def _keep_fresh(context: Context) -> None:
@@ -120,18 +129,54 @@ def _keep_fresh(context: Context) -> None:
         credential = store.Credential(context.cert, context.key, context.ca)
         store.renew_if_past_half_life(credential, lambda: Authority.open(authority), now())
     elif held.over(now()):
-        raise Unauthenticated(
-            f"certificate {context.cert}: expired at {held.not_after:%Y-%m-%d %H:%M:%SZ}",
-            hint="any command renews it on the machine of its CA: use sudo there"
-            if context.authority is not None
-            else f"its issuer renews it; where that is the CA of a cloud: atoll ca renew {context.cert}",
-        )
+        from atoll.cli import expiry
+
+        if expiry.is_certainly_over(held, now()):
+            raise _expired(context, held.not_after, now())
+
+
+def _expired(context: Context, ended: datetime, now: datetime) -> Unauthenticated:
+    from atoll.cli.expiry import how_to_renew
+
+    return Unauthenticated(
+        f"certificate {context.cert}: expired at {ended:%Y-%m-%d %H:%M:%SZ}; here it is {now:%Y-%m-%d %H:%M:%SZ}",
+        hint="any command renews it on the machine of its CA: use sudo there"
+        if context.authority is not None
+        else how_to_renew(context.cert),
+    )
 
 
 def diagnosed(error: AtollError, options: argparse.Namespace) -> AtollError:
-    """Why a connection broke, if it is our certificate: a server that refuses it just hangs up."""
-    if not isinstance(error, Unreachable) or "connection broke" not in error.brief:
-        return error
+    """Why a connection broke, if it is our certificate: a server that refuses it hangs up, or says one word."""
+    if isinstance(error, Unreachable) and "connection broke" in error.brief:
+        return _ended(error, options) or _of_another_ca(error, options)
+    if isinstance(error, Unauthenticated) and "certificate expired" in error.brief:
+        return _ended(error, options) or error
+    return error
+
+
+def _ended(error: AtollError, options: argparse.Namespace) -> AtollError | None:
+    """For a certificate that is over: by our clock, or by the node's, which says so."""
+    from atoll.identity import validity
+    from atoll.system.clock import now
+
+    context = find(options)
+    try:
+        held = validity.of_pem(context.cert.read_bytes())
+    except (OSError, AtollError):
+        return None
+    if held.over(now()):
+        return _expired(context, held.not_after, now())
+    if isinstance(error, Unreachable):
+        return None
+    return Unauthenticated(
+        f"certificate {context.cert}: expired by the node's clock; it ends at {held.not_after:%Y-%m-%d %H:%M:%SZ},"
+        f" and here it is {now():%Y-%m-%d %H:%M:%SZ}",
+        hint="set the clocks of this machine and of the node",
+    )
+
+
+def _of_another_ca(error: AtollError, options: argparse.Namespace) -> AtollError:
     context = find(options)
     # Slow to import, and needed only now that there is time.
     from atoll.identity import certificates
@@ -164,7 +209,7 @@ def tls_of(context: Context) -> ssl.SSLContext:
         raise Malformed(f"CA certificate {context.ca}: not a PEM certificate") from None
     try:
         # Without a password here, a locked key would stop at a prompt.
-        tls.load_cert_chain(context.cert, context.key, password="")
+        _load(tls, context)
     except ssl.SSLError as error:
         reason = (error.reason or "not readable").lower().replace("_", " ")
         raise Malformed(
@@ -172,6 +217,18 @@ def tls_of(context: Context) -> ssl.SSLContext:
             hint="both must be PEM, belong together, and the key must have no password",
         ) from None
     return tls
+
+
+def _load(tls: ssl.SSLContext, context: Context) -> None:
+    try:
+        tls.load_cert_chain(context.cert, context.key, password="")
+    except ssl.SSLError:
+        from atoll.identity import store
+
+        # A renewal that was broken off between the two files has left the key beside.
+        with suppress(OSError):
+            store.finish_replacing(store.Credential(context.cert, context.key, context.ca))
+        tls.load_cert_chain(context.cert, context.key, password="")
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:

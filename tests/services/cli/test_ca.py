@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import stat
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from atoll.cli.main import main
+from atoll.identity import validity
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def test_a_user_gets_a_certificate_a_private_key_and_the_ca(run, tmp_path: Path)
     assert run("init", "--name", "Example CA")[0] == 0
     out = tmp_path / "out"
     status, text = run(
-        "issue", "user", "alice", "--group", "ops", "--method", "vm.*", "--lifetime", "2h", "--out", str(out),
+        "issue", "user", "alice", "--group", "ops", "--grant", "vm.*", "--lifetime", "2h", "--out", str(out),
         "-o", "json",
     )  # fmt: skip
     assert status == 0
@@ -58,18 +60,59 @@ def test_show_tells_what_is_in_a_file_or_in_the_ca(run, tmp_path: Path) -> None:
     assert "state       valid" in run("show", str(tmp_path / "node1.pem"))[1]
 
 
-def test_a_certificate_is_renewed_for_the_same_key(run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_certificate_is_renewed_with_the_same_rights_and_limits(run, tmp_path: Path, keep: bool) -> None:
     run("init")
-    run("issue", "user", "alice", "--group", "ops", "--out", str(tmp_path))
-    before = (tmp_path / "alice.pem").read_bytes()
-    status, text = run("renew", str(tmp_path / "alice.pem"), "-o", "json")
+    rights = ("--group", "ops", "--grant", "vm.log", "--limit", "vm.list vm.log", "--lifetime", "2h")
+    run("issue", "user", "alice", *rights, "--out", str(tmp_path))
+    before, key = (tmp_path / "alice.pem").read_bytes(), (tmp_path / "alice.key").read_bytes()
+    os.chown(tmp_path / "alice.key", 1234, 1235)
+    status, text = run(
+        "renew", "alice", "--out", str(tmp_path), *(["--keep-key"] if keep else []), "-o", "json"
+    )
     described = json.loads(text)
     assert (status, described["subject"], described["groups"]) == (0, "alice", ["ops"])
+    assert (described["methods"], described["limit"]) == (["vm.log"], ["vm.list", "vm.log"])
+    assert validity.of_pem((tmp_path / "alice.pem").read_bytes()).lifetime == validity.of_pem(before).lifetime
     assert (tmp_path / "alice.pem").read_bytes() != before
+    assert ((tmp_path / "alice.key").read_bytes() == key) is keep
+    owner = (tmp_path / "alice.key").stat()
+    assert (owner.st_uid, owner.st_gid, mode(tmp_path / "alice.key")) == (1234, 1235, 0o600)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alice.key", "alice.pem", "ca.pem", "pki"]
     context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
     context.load_cert_chain(tmp_path / "alice.pem", tmp_path / "alice.key")
     run("revoke", described["serial"])
     assert run("renew", str(tmp_path / "alice.pem"))[0] == 5
+
+
+def test_a_key_of_something_else_is_not_lost_to_a_renewal(run, tmp_path: Path) -> None:
+    run("init")
+    for name in ("alice", "bob"):
+        run("issue", "user", name, "--out", str(tmp_path))
+    (tmp_path / "alice.key").replace(tmp_path / "bob.key")
+    other = (tmp_path / "bob.key").read_bytes()
+    assert run("renew", str(tmp_path / "bob.pem"))[0] == 5
+    assert (tmp_path / "bob.key").read_bytes() == other
+    assert run("renew", str(tmp_path / "alice.pem"))[0] == 0  # its key is elsewhere
+    assert not (tmp_path / "alice.key").exists()
+
+
+def test_show_and_list_tell_grants_and_limits(run, tmp_path: Path) -> None:
+    run("init")
+    run("issue", "user", "alice", "--grant", "vm.*", "--limit", "vm.list vm.show", "--out", str(tmp_path))
+    shown = run("show", str(tmp_path / "alice.pem"))[1]
+    assert "vm.*: may call vm.* on everyone's VMs" in shown
+    assert "may call vm.list, vm.show and nothing else" in shown
+    (row,) = run("list", "-c", "subject,grants,limit", "--no-header")[1].splitlines()
+    assert row.split(None, 2) == ["alice", "vm.*", "vm.list, vm.show"]
+
+
+def test_issue_says_what_it_hands_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--dir", str(tmp_path), "-q", "ca", "init"])
+    main(["--dir", str(tmp_path), "ca", "issue", "user", "alice", "--grant", "vm.*", "--out", str(tmp_path)])
+    assert "alice may call vm.* on everyone's VMs\n" in capsys.readouterr().err
+    assert main(["--dir", str(tmp_path), "ca", "issue", "user", "bob", "--method", "vm.*"]) == 2
+    assert "--grant 'vm.*' hands out the same" in capsys.readouterr().err
 
 
 def test_what_was_issued_is_listed_and_can_be_revoked_each_way(run, tmp_path: Path) -> None:
