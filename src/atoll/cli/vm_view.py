@@ -6,6 +6,7 @@ from datetime import datetime
 
 from atoll.cli.output import Column, View, age, ip_key, joined
 from atoll.model.hardware import Watchdog
+from atoll.model.lifecycle import DOWN
 from atoll.model.size import show_mib
 from atoll.model.ssh import comment_of, kind_of
 from atoll.model.vm import VM, VmState
@@ -68,6 +69,7 @@ def vm_view(now: datetime) -> View[VM]:
             Column("restart", lambda vm: _restart(vm), wide=True),
             Column("protected", lambda vm: "yes" if vm.protected else "no", wide=True),
             Column("expires", lambda vm: _moment(vm.expires_at), wide=True),
+            Column("holds", _holds, wide=True),
             Column("pending", lambda vm: joined(vm.pending), wide=True),
             Column("reason", lambda vm: vm.reason or "-", wide=True),
         ),
@@ -92,6 +94,18 @@ def _last_stage(vm: VM) -> str:
 
 def _stages(vm: VM) -> str:
     return joined(f"{stage} {elapsed_s:.2f}s" for stage, elapsed_s in vm.ready.items())
+
+
+def _holds(vm: VM) -> str:
+    """What is kept for a VM that is down: all that it counts for, as when it runs."""
+    if vm.state not in DOWN:
+        return "-"
+    disk_mib = sum(volume.size_mib for volume in vm.volumes if not volume.in_memory)
+    disk = f"disk {show_mib(disk_mib)}, " if disk_mib else ""
+    places = joined(nic.ip for nic in vm.all_nics)
+    return (
+        f"{disk}address {places}; reserved: memory {show_mib(vm.memory_mib)}, cpus {show_cpus(vm.milli_cpus)}"
+    )
 
 
 def _nics(vm: VM) -> str:

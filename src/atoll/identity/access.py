@@ -28,6 +28,11 @@ class Operators(Struct, frozen=True):
     def include(self, identity: Identity) -> bool:
         return identity.among(self.users, self.groups)
 
+    @property
+    def named(self) -> str:
+        """Some of them, for people."""
+        return _who(self.users, self.groups)
+
 
 _NOBODY = Operators()
 

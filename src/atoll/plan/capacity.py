@@ -7,14 +7,18 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from atoll.errors import NoCapacity
-from atoll.model.node import Capacity, Overcommit
+from atoll.model.node import MAX_OVERCOMMIT, Capacity, Overcommit
 from atoll.model.size import show_mib
 from atoll.model.vm import VM
 
+_ONCE = Overcommit()
 
-def promised(cores: int, memory_mib: int, disk_mib: int, ratio: Overcommit) -> Capacity:
-    """What VMs may be given of a node that has this much for them."""
-    return Capacity(int(cores * 1000 * ratio.cpus), int(max(0, memory_mib) * ratio.memory), disk_mib)
+
+def overcommitted(there: Capacity, ratio: Overcommit) -> Capacity:
+    """What VMs may be given of what there is. Disk is never promised twice."""
+    return Capacity(
+        int(there.milli_cpus * ratio.cpus), int(max(0, there.memory_mib) * ratio.memory), there.disk_mib
+    )
 
 
 def demand(vm: VM) -> Capacity:
@@ -41,6 +45,8 @@ def at_most(now: VM, coming: VM) -> VM:
         memory_mib=max(now.memory_mib, coming.memory_mib),
         milli_cpus=max(now.milli_cpus, coming.milli_cpus),
         volumes=tuple(volumes.values()),
+        owner_users=tuple(dict.fromkeys((*coming.owner_users, *now.owner_users))),
+        owner_groups=tuple(dict.fromkeys((*coming.owner_groups, *now.owner_groups))),
     )
 
 
@@ -52,14 +58,16 @@ def free(total: Capacity, vms: Iterable[VM]) -> Capacity:
     return left
 
 
-def check_grows(new: VM, old: VM, total: Capacity, vms: Iterable[VM], doing: str) -> None:
+def check_grows(
+    new: VM, old: VM, total: Capacity, vms: Iterable[VM], doing: str, ratio: Overcommit = _ONCE
+) -> None:
     """Refuse a change that asks for more than is left; one that asks for no more always fits."""
     more = demand(new).minus(demand(old))
-    check_fits(more, free(total, vms), doing)
+    check_fits(more, free(total, vms), doing, ratio)
 
 
-def check_fits(wanted: Capacity, left: Capacity, doing: str) -> None:
-    """Refuse what does not fit, and say what is free."""
+def check_fits(wanted: Capacity, left: Capacity, doing: str, ratio: Overcommit = _ONCE) -> None:
+    """Refuse what does not fit, and say what is free, and how often it was promised: `ratio`."""
     short = [
         f"{name} {_show(name, asked)} of {_show(name, max(there, 0))} free"
         for name, asked, there in (
@@ -72,7 +80,8 @@ def check_fits(wanted: Capacity, left: Capacity, doing: str) -> None:
     if short:
         raise NoCapacity(
             f"{doing}: not enough left: {', '.join(short)}",
-            hint="ask for less, destroy a VM, or use another node; see: atoll node show",
+            hint="ask for less, destroy a VM (those that are stopped count too), or use another node;"
+            f" see: atoll node show{_more_often(wanted, left, ratio)}",
             details={
                 "free": {
                     "memory_mib": left.memory_mib,
@@ -81,6 +90,21 @@ def check_fits(wanted: Capacity, left: Capacity, doing: str) -> None:
                 }
             },
         )
+
+
+def _more_often(wanted: Capacity, left: Capacity, ratio: Overcommit) -> str:
+    """How an operator can promise more of the same."""
+    said = ""
+    for what, kind, times, is_short in (
+        ("CPUs", "cpu", ratio.cpus, wanted.milli_cpus > max(0, left.milli_cpus)),
+        ("memory", "memory", ratio.memory, wanted.memory_mib > max(0, left.memory_mib)),
+    ):
+        if is_short:
+            said += (
+                f"; its {what} may be promised {times:g} times, and an operator can change that:"
+                f" atoll node change --{kind}-overcommit {min(MAX_OVERCOMMIT, 2 * times):g}"
+            )
+    return said
 
 
 def _show(name: str, amount: int) -> str:

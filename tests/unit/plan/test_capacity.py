@@ -9,7 +9,7 @@ from atoll.errors import Invalid, NoCapacity
 from atoll.model.node import Capacity, Overcommit
 from atoll.model.vm import VM, ConsoleKind, MachineType, Running, VmState
 from atoll.model.volume import Volume, VolumeFormat, VolumeType
-from atoll.plan.capacity import check_fits, check_grows, demand, free, promised
+from atoll.plan.capacity import at_most, check_fits, check_grows, demand, free, overcommitted
 from samples import a_vm
 
 AMOUNTS = st.integers(0, 1 << 20)
@@ -81,9 +81,25 @@ def test_a_change_that_asks_for_no_more_fits_on_a_node_that_is_too_full():
 
 
 def test_more_than_there_is_is_promised_only_where_that_is_allowed():
-    assert promised(2, 1000, 50, Overcommit()) == Capacity(2000, 1000, 50)
-    assert promised(2, 1000, 50, Overcommit(cpus=4, memory=1.5)) == Capacity(8000, 1500, 50)
-    assert promised(2, -5, 0, Overcommit()).memory_mib == 0
+    assert overcommitted(Capacity(2000, 1000, 50), Overcommit()) == Capacity(2000, 1000, 50)
+    assert overcommitted(Capacity(2000, 1000, 50), Overcommit(cpus=4, memory=1.5)) == Capacity(8000, 1500, 50)
+    assert overcommitted(Capacity(2000, -5, 0), Overcommit()).memory_mib == 0
     for ratio in (0.5, 65, float("nan")):
         with pytest.raises(Invalid, match="overcommit cpus"):
             Overcommit(cpus=ratio)
+
+
+def test_a_refusal_for_cpus_names_the_over_commit_and_how_to_change_it():
+    with pytest.raises(NoCapacity) as caught:
+        check_fits(Capacity(500, 0, 0), Capacity(250, 0, 0), "creating a VM on n1", Overcommit(cpus=1.5))
+    assert "CPUs may be promised 1.5 times" in caught.value.hint
+    assert "atoll node change --cpu-overcommit 3" in caught.value.hint
+    assert "stopped count too" in caught.value.hint
+    assert "memory-overcommit" not in caught.value.hint
+
+
+def test_a_vm_whose_owners_change_counts_for_all_of_them_meanwhile():
+    now, coming = a_vm(owner_users=("ann",), owner_groups=("web",)), a_vm(owner_users=("bob",))
+    both = at_most(now, coming)
+    assert set(both.owner_users) == {"ann", "bob"}
+    assert both.owner_groups == ("web",)
