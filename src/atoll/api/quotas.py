@@ -8,7 +8,7 @@ from atoll.api.access import Access
 from atoll.api.route import NOTHING, Unary
 from atoll.errors import Invalid
 from atoll.model.checks import Principal, check_principal
-from atoll.model.quota import Amount, Holder, HolderKind, Limits, QuotaUse, Resource
+from atoll.model.quota import Amount, Holder, HolderKind, Limits, QuotaUse, Resource, check_holder
 
 
 class QuotaQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,7 +31,7 @@ class OfHolder(Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
 
     def __post_init__(self) -> None:
-        Holder(self.kind, self.name)
+        check_holder(self.kind, self.name)
 
     @property
     def holder(self) -> Holder:
@@ -50,7 +50,7 @@ class SetQuota(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     addresses: Amount | UnsetType | None = UNSET
 
     def __post_init__(self) -> None:
-        Holder(self.kind, self.name)
+        check_holder(self.kind, self.name)
         self.applied_to(Limits())
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from atoll.api.access import Access
 from atoll.api.hypervisor import ROUTES
 from atoll.cli.arguments import Commands, Parser, add_noun, add_verb, parse_duration_s, unknown
-from atoll.cli.context import cloud_dir
+from atoll.cli.context import cloud_dir, own_files
 from atoll.cli.output import (
     Column,
     View,
@@ -102,8 +102,9 @@ def register(commands: Commands) -> None:
     )
     verb.add_argument(
         "file",
+        nargs="?",
         metavar="NAME|FILE",
-        help="the certificate; it is replaced, and FILE.key with it if that is there",
+        help="the certificate; it is replaced, and its key with it if that is there; default: the one in use",
     )
     verb.add_argument(
         "--out", default=".", metavar="DIR", help="where NAME.pem and NAME.key are; default: here"
@@ -171,8 +172,8 @@ def issue(options: argparse.Namespace) -> None:
 def renew(options: argparse.Namespace) -> None:
     view = certificate_view(clock.now())
     style = style_of(options, view)
-    path = certificate_path(options.file, Path(options.out))
-    credential = store.Credential(path, path.with_suffix(".key"), path.with_name("ca.pem"))
+    credential = credential_to_renew(options)
+    path = credential.cert
     authority = Authority.open(_ca_dir(options))
     store.finish_replacing(credential)
     pem = _read(path)
@@ -295,6 +296,14 @@ def limited(limit: Collection[str] | None) -> str:
     if limit is None:
         return ""
     return f"may call {', '.join(sorted(limit))} and nothing else" if limit else "may call nothing at all"
+
+
+def credential_to_renew(options: argparse.Namespace) -> store.Credential:
+    """The files that are named; or those that a command would call with."""
+    if options.file is None:
+        return store.Credential(*own_files(options))
+    path = certificate_path(options.file, Path(options.out))
+    return store.Credential(path, path.with_suffix(".key"), path.with_name("ca.pem"))
 
 
 def certificate_path(text: str, out: Path) -> Path:

@@ -55,6 +55,15 @@ def cloud_dir(options: argparse.Namespace, environment: Mapping[str, str] = os.e
     return Path(_setting(options, environment, "dir") or DEFAULT_DIR)
 
 
+def own_files(
+    options: argparse.Namespace, environment: Mapping[str, str] = os.environ
+) -> tuple[Path, Path, Path]:
+    """Certificate, key and CAs with which we call: by options, else the environment, else what `atoll up` left."""
+    cert, key, ca = (_setting(options, environment, name) for name in ("cert", "key", "ca"))
+    files = cloud_dir(options, environment) / "client"
+    return Path(cert or files / "user.pem"), Path(key or files / "user.key"), Path(ca or files / "ca.pem")
+
+
 def find(
     options: argparse.Namespace,
     environment: Mapping[str, str] = os.environ,
@@ -62,16 +71,15 @@ def find(
 ) -> Context:
     """From options, else the environment, else what `atoll up` left."""
     directory = cloud_dir(options, environment)
-    files = directory / "client"
     nodes = _setting(options, environment, "node")
     addresses = parse_addresses(nodes) if nodes else _addresses_of(directory, namespaces)
-    cert = Path(_setting(options, environment, "cert") or files / "user.pem")
+    cert, key, ca = own_files(options, environment)
     return Context(
         addresses=answering.in_order(addresses, environment),
-        ca=Path(_setting(options, environment, "ca") or files / "ca.pem"),
+        ca=ca,
         cert=cert,
-        key=Path(_setting(options, environment, "key") or files / "user.key"),
-        authority=directory / "pki" if cert == files / "user.pem" else None,
+        key=key,
+        authority=directory / "pki" if cert == directory / "client" / "user.pem" else None,
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from atoll.api import quotas as api
+from atoll.api.client import Client
 from atoll.cli.arguments import Commands, Parser, add_noun, add_verb
 from atoll.cli.context import connect
 from atoll.cli.output import Column, View, add_list_options, notice, render_list, style_of, write
@@ -15,6 +15,8 @@ from atoll.model.quota import Holder, HolderKind, QuotaUse, Resource
 from atoll.model.size import parse_mib, parse_milli_cpus
 
 NONE = "none"
+Ask = Callable[[Client], Sequence[QuotaUse]]
+Row = tuple[QuotaUse, Resource]
 
 
 def register(commands: Commands) -> None:
@@ -80,12 +82,12 @@ def list_(options: argparse.Namespace) -> None:
 
 def show(options: argparse.Namespace) -> None:
     query = api.QuotaQuery(options.user, options.group)
-    _print(options, lambda client: client.call(api.QUOTA_SHOW, query=query))
+    _print_rows(options, lambda client: client.call(api.QUOTA_SHOW, query=query))
 
 
 def set_(options: argparse.Namespace) -> None:
     request = set_of(options)
-    _print(options, lambda client: (client.call(api.QUOTA_SET, body=request),))
+    _print_rows(options, lambda client: (client.call(api.QUOTA_SET, body=request),))
 
 
 def delete(options: argparse.Namespace) -> None:
@@ -95,11 +97,21 @@ def delete(options: argparse.Namespace) -> None:
     notice(f"{holder}: no quota of their own", options)
 
 
-def _print(options: argparse.Namespace, ask: Any) -> None:
-    """Rows of limit, used and free for people; the whole for programs."""
+def _print_rows(options: argparse.Namespace, ask: Ask) -> None:
+    """For people a line for each resource: limit, used and free. For programs the same as in a list."""
+    if options.output not in ("table", "wide"):
+        _print(options, ask)
+        return
+    style = style_of(options, ROW_VIEW)
+    with connect(options) as client:
+        rows = [(use, resource) for use in ask(client) for resource in Resource]
+    write(render_list(ROW_VIEW, rows, style))
+
+
+def _print(options: argparse.Namespace, ask: Ask) -> None:
     style = style_of(options, QUOTA_VIEW)
     with connect(options) as client:
-        uses: Sequence[QuotaUse] = ask(client)
+        uses = ask(client)
     write(render_list(QUOTA_VIEW, uses, style))
 
 
@@ -156,6 +168,10 @@ def _source(use: QuotaUse) -> str:
     return ("default" if use.by_default else "own") if limited else "none"
 
 
+def _amount(resource: Resource, amount: int | None) -> str:
+    return "-" if amount is None else resource.show(amount)
+
+
 QUOTA_VIEW: View[QuotaUse] = View(
     name=lambda use: str(Holder(use.kind, use.name)),
     columns=(
@@ -164,5 +180,17 @@ QUOTA_VIEW: View[QuotaUse] = View(
         *(_column(resource) for resource in Resource),
         Column("quota", _source),
         Column("free", _free, wide=True),
+    ),
+)
+ROW_VIEW: View[Row] = View(
+    name=lambda row: str(Holder(row[0].kind, row[0].name)),
+    columns=(
+        Column("kind", lambda row: row[0].kind),
+        Column("name", lambda row: row[0].name or "-"),
+        Column("resource", lambda row: row[1].word),
+        Column("limit", lambda row: _amount(row[1], row[0].limits.of(row[1]))),
+        Column("used", lambda row: _amount(row[1], row[0].used.of(row[1]))),
+        Column("free", lambda row: _amount(row[1], row[0].free.of(row[1]))),
+        Column("quota", lambda row: _source(row[0])),
     ),
 )

@@ -35,6 +35,7 @@ class Operators(Struct, frozen=True):
 
 
 _NOBODY = Operators()
+_SHOWN_WHOLE = 12
 
 
 def check_route(access: Access, method: str, identity: Identity | None, operators: Operators) -> None:
@@ -61,10 +62,11 @@ def check_limit(identity: Identity, method: str) -> None:
     if identity.limit is None or identity.is_within_limit(method):
         return
     limit = sorted(identity.limit)
+    wanted = " ".join([*limit, method]) if len(limit) < _SHOWN_WHOLE else f"… {method}"
     raise Denied(
         f"{identity.user} may not call {method}: the certificate is limited to {_some(limit) or 'nothing'}",
         hint="use one without a limit, or one whose limit has it:"
-        f" atoll ca issue user {identity.user} --limit '{' '.join([*limit[:5], method])}'",
+        f" atoll ca issue user {identity.user} --limit '{wanted}'",
         details={"user": identity.user, "method": method, "limit": limit[:64]},
     )
 

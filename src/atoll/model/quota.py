@@ -91,13 +91,6 @@ class Holder(Struct, frozen=True, order=True):
     kind: HolderKind
     name: str = ""
 
-    def __post_init__(self) -> None:
-        if self.kind is HolderKind.DEFAULT:
-            if self.name:
-                raise Invalid("name", self.name, "is not needed for the default")
-        else:
-            check_principal("name", self.name)
-
     def __str__(self) -> str:
         return f"{self.kind} {self.name}" if self.name else "users without a quota of their own"
 
@@ -105,6 +98,16 @@ class Holder(Struct, frozen=True, order=True):
     def option(self) -> str:
         """As a command names it."""
         return f"--{self.kind} {self.name}".rstrip()
+
+
+def check_holder(kind: HolderKind, name: str) -> Holder:
+    """One that a quota can be given to. (Groups of other issuers' certificates may be called anything.)"""
+    if kind is HolderKind.DEFAULT:
+        if name:
+            raise Invalid("name", name, "is not needed for the default")
+    else:
+        check_principal("name", name)
+    return Holder(kind, name)
 
 
 class Quota(Struct, frozen=True):

@@ -52,6 +52,21 @@ def used_by_all(vms: Iterable[VM]) -> dict[Holder, Amounts]:
     return used
 
 
+def used_by(some: Iterable[Holder], vms: Iterable[VM]) -> dict[Holder, Amounts]:
+    """What these have, each of them. Adds up no more than what is theirs: a node may have thousands of VMs."""
+    used = dict.fromkeys(some, NOTHING)
+    users = {holder.name for holder in used if holder.kind is HolderKind.USER}
+    groups = {holder.name for holder in used if holder.kind is HolderKind.GROUP}
+    for vm in vms:
+        if users.isdisjoint(vm.owner_users) and groups.isdisjoint(vm.owner_groups):
+            continue
+        wanted = demand(vm)
+        for holder in holders(vm):
+            if holder in used:
+                used[holder] = used[holder].plus(wanted)
+    return used
+
+
 def limits_of(holder: Holder, quotas: Quotas) -> tuple[Limits | None, bool]:
     """What a holder may have, and whether that is the default. None: what the node has."""
     if holder.kind is HolderKind.DEFAULT:
@@ -73,7 +88,7 @@ def check_within(
     """
     if quotas == Quotas():
         return
-    used, wanted = used_by_all(vms), demand(new)
+    used, wanted = used_by(holders(new), vms), demand(new)
     had = demand(old) if old is not None else NOTHING
     owners_before = frozenset(holders(old)) if old is not None else frozenset()
     for holder in holders(new):
@@ -81,11 +96,9 @@ def check_within(
         if limits is None:
             continue
         more = wanted.minus(had) if holder in owners_before else wanted
-        over = _over(limits, used.get(holder, NOTHING), more)
+        over = _over(limits, used[holder], more)
         if over:
-            raise _refusal(
-                holder, limits, used.get(holder, NOTHING), more, over, by_default, doing, operators
-            )
+            raise _refusal(holder, limits, used[holder], more, over, by_default, doing, operators)
 
 
 def _over(limits: Limits, used: Amounts, more: Amounts) -> list[Resource]:

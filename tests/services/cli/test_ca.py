@@ -85,6 +85,21 @@ def test_a_certificate_is_renewed_with_the_same_rights_and_limits(run, tmp_path:
     assert run("renew", str(tmp_path / "alice.pem"))[0] == 5
 
 
+def test_without_a_name_the_certificate_in_use_is_renewed(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("init")
+    run("issue", "user", "alice", "--out", str(tmp_path))
+    before = (tmp_path / "alice.pem").read_bytes()
+    (tmp_path / "alice.key").rename(tmp_path / "secret")
+    monkeypatch.setenv("ATOLL_CERT", str(tmp_path / "alice.pem"))
+    monkeypatch.setenv("ATOLL_KEY", str(tmp_path / "secret"))
+    assert run("renew")[0] == 0
+    assert (tmp_path / "alice.pem").read_bytes() != before
+    context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    context.load_cert_chain(tmp_path / "alice.pem", tmp_path / "secret")
+
+
 def test_a_key_of_something_else_is_not_lost_to_a_renewal(run, tmp_path: Path) -> None:
     run("init")
     for name in ("alice", "bob"):

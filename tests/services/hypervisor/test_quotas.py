@@ -15,6 +15,8 @@ from atoll.api.observing import METRICS, AuditQuery
 from atoll.api.quotas import OfHolder, QuotaQuery, SetQuota
 from atoll.api.volumes import VOLUME_ADD, VOLUME_CHANGE, AddVolume, ChangeVolume
 from atoll.errors import Denied, Invalid, NoCapacity, OverQuota
+from atoll.hypervisor.http.quotas import own_holders
+from atoll.model.identity import Identity
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.quota import HolderKind
 from atoll.model.volume import VolumeSpec
@@ -165,12 +167,19 @@ async def test_everybody_sees_their_own_and_operators_set_them(node, ann, oper):
             await call
     assert (await own(ann)).limits.vms is None
     assert (await own(oper, user="ann")).name == "ann"
-    async with node.user("ann", groups=("web",)) as member:
+    await limit(oper, "web", HolderKind.GROUP, vms=2)
+    async with node.user("ann", groups=("web", "idle")) as member:
         uses = await member.call(quotas.QUOTA_SHOW, query=QuotaQuery())
         assert [(use.kind, use.name) for use in uses] == [("user", "ann"), ("group", "web")]
         assert (await own(member, group="web")).name == "web"
     await limit(oper, vms=9)
-    assert [entry.user for entry in await node.audit.read(AuditQuery(method="quota.set"))][-1] == "oper"
+    noted = (await node.audit.read(AuditQuery(method="quota.set")))[-1]
+    assert (noted.user, noted.target, noted.result) == ("oper", "user ann", "ok")
+
+
+def test_groups_of_other_issuers_may_be_called_anything():
+    holders = own_holders(Identity("ann", frozenset({"CN=Web Team,O=Example", "web"})))
+    assert [holder.name for holder in holders] == ["ann", "CN=Web Team,O=Example", "web"]
 
 
 async def test_metrics_tell_of_use_and_limits_to_operators(node, ann, oper):

@@ -7,10 +7,10 @@ from atoll.api.quotas import SetQuota
 from atoll.cli.main import parser_for
 from atoll.cli.node import node_change_of
 from atoll.cli.output import Style, render_list
-from atoll.cli.quota import QUOTA_VIEW, holder_of, set_of
+from atoll.cli.quota import QUOTA_VIEW, ROW_VIEW, holder_of, set_of
 from atoll.cli.vm_view import vm_view
 from atoll.errors import Invalid, Malformed
-from atoll.model.quota import Amounts, Holder, HolderKind, Limits, Quota, Quotas
+from atoll.model.quota import Amounts, Holder, HolderKind, Limits, Quota, Quotas, Resource
 from atoll.model.vm import VmState
 from atoll.model.volume import Volume, VolumeFormat
 from atoll.plan.quotas import use_of
@@ -61,6 +61,15 @@ def test_used_and_limit_stand_side_by_side():
         *("ann", "2 of 5", "0.5 of -", "256 MiB of 1 GiB", "own", "vms 3, memory 768 MiB")
     ]
     assert row.startswith("ann   2 of 5  ")
+
+
+def test_one_quota_is_shown_with_limit_used_and_free():
+    quotas = Quotas(default=Limits(vms=5))
+    use = use_of(Holder(HolderKind.USER, "ann"), quotas, Amounts(2, 500, 256, 0, 2))
+    header, vms, cpus, *_ = render_list(ROW_VIEW, [(use, each) for each in Resource], Style()).splitlines()
+    assert header.split() == ["KIND", "NAME", "RESOURCE", "LIMIT", "USED", "FREE", "QUOTA"]
+    assert vms.split() == ["user", "ann", "vms", "5", "2", "3", "default"]
+    assert cpus.split() == ["user", "ann", "cpus", "-", "0.5", "-", "default"]
 
 
 def ratios(*argv: str) -> ChangeNode:

@@ -15,6 +15,7 @@ from atoll.model.quota import (
     Quota,
     Quotas,
     Resource,
+    check_holder,
 )
 from atoll.model.vm import VM, VmNic, VmState
 from atoll.model.volume import Volume, VolumeFormat
@@ -26,6 +27,7 @@ from atoll.plan.quotas import (
     holders,
     limits_of,
     use_of,
+    used_by,
     used_by_all,
     with_limits,
     without_limits,
@@ -234,9 +236,16 @@ def test_quotas_are_so_many_at_most():
 
 
 @pytest.mark.parametrize(("kind", "name"), [("user", ""), ("group", "a/b"), ("default", "ann")])
-def test_a_holder_that_makes_no_sense_is_refused(kind: str, name: str):
+def test_a_quota_is_given_to_nobody_who_cannot_be(kind: str, name: str):
     with pytest.raises(Invalid):
-        Holder(HolderKind(kind), name)
+        check_holder(HolderKind(kind), name)
+
+
+@given(st.lists(CONTENT, max_size=6))
+def test_what_some_have_is_what_all_have_as_far_as_it_is_theirs(contents):
+    vms = [vm(number, **content) for number, content in enumerate(contents)]
+    all_of_them = used_by_all(vms)
+    assert used_by([ANN, WEB], vms) == {holder: all_of_them.get(holder, Amounts()) for holder in (ANN, WEB)}
 
 
 def test_a_limit_below_nothing_is_refused():

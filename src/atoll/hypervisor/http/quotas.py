@@ -9,8 +9,8 @@ from atoll.errors import Denied
 from atoll.hypervisor.service import Hypervisor
 from atoll.identity.access import operates
 from atoll.model.identity import Identity
-from atoll.model.quota import Holder, HolderKind, QuotaUse
-from atoll.plan.quotas import NOTHING, all_uses, use_of, used_by_all
+from atoll.model.quota import Holder, HolderKind, Limits, QuotaUse
+from atoll.plan.quotas import all_uses, use_of, used_by
 
 
 class QuotaHandlers:
@@ -30,18 +30,13 @@ class QuotaHandlers:
         return all_uses(self._holdings.given.quotas, self._service.vms.accounted())
 
     async def show(self, call: Call[None, QuotaQuery]) -> tuple[QuotaUse, ...]:
-        used = used_by_all(self._service.vms.accounted())
-        quotas = self._holdings.given.quotas
-        return tuple(
-            use_of(holder, quotas, used.get(holder, NOTHING))
-            for holder in self._asked(call.identity, call.query)
-        )
+        own = own_holders(call.identity)
+        if call.query.user is None and call.query.group is None:
+            user, *groups = self._uses(own)
+            return (user, *(use for use in groups if use.used.vms or use.limits != Limits()))
+        return self._uses((self._asked(call.identity, call.query, own),))
 
-    def _asked(self, identity: Identity, query: QuotaQuery) -> tuple[Holder, ...]:
-        groups = (Holder(HolderKind.GROUP, group) for group in sorted(identity.groups))
-        own = (Holder(HolderKind.USER, identity.user), *groups)
-        if query.user is None and query.group is None:
-            return own
+    def _asked(self, identity: Identity, query: QuotaQuery, own: tuple[Holder, ...]) -> Holder:
         kind = HolderKind.GROUP if query.user is None else HolderKind.USER
         wanted = Holder(kind, query.user or query.group or "")
         if wanted not in own and not operates(identity, "quota.show", self._service.operators):
@@ -50,13 +45,21 @@ class QuotaHandlers:
                 hint="your own and those of your groups: atoll quota show",
                 details={"user": identity.user, "method": "quota.show"},
             )
-        return (wanted,)
+        return wanted
+
+    def _uses(self, holders: tuple[Holder, ...]) -> tuple[QuotaUse, ...]:
+        used = used_by(holders, self._service.vms.accounted())
+        return tuple(use_of(holder, self._holdings.given.quotas, used[holder]) for holder in holders)
 
     async def set(self, call: Call[SetQuota, None]) -> QuotaUse:
-        holder = call.body.holder
-        await self._holdings.set_quota(holder, call.body.applied_to)
-        used = used_by_all(self._service.vms.accounted())
-        return use_of(holder, self._holdings.given.quotas, used.get(holder, NOTHING))
+        await self._holdings.set_quota(call.body.holder, call.body.applied_to)
+        return self._uses((call.body.holder,))[0]
 
     async def delete(self, call: Call[None, OfHolder]) -> None:
         await self._holdings.delete_quota(call.query.holder)
+
+
+def own_holders(identity: Identity) -> tuple[Holder, ...]:
+    """Whose quotas are the caller's own: theirs, then those of their groups."""
+    groups = (Holder(HolderKind.GROUP, group) for group in sorted(identity.groups))
+    return (Holder(HolderKind.USER, identity.user), *groups)
