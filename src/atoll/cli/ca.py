@@ -29,7 +29,7 @@ from atoll.cli.output import (
 )
 from atoll.errors import Denied, HostFailure, Invalid, Malformed, NotFound
 from atoll.identity import certificates, store
-from atoll.identity.authority import Authority, Issued
+from atoll.identity.authority import Authority, Certified, Issued
 from atoll.identity.claims import Claims, Kind, server_claims, service_claims, user_claims
 from atoll.identity.extensions import check_limit
 from atoll.identity.index import IssuedRecord
@@ -173,21 +173,26 @@ def renew(options: argparse.Namespace) -> None:
     view = certificate_view(clock.now())
     style = style_of(options, view)
     credential = credential_to_renew(options)
-    path = credential.cert
     authority = Authority.open(_ca_dir(options))
-    store.finish_replacing(credential)
-    pem = _read(path)
-    if options.keep_key or not credential.key.exists():
-        renewed = authority.renew(pem)
-        files.write_durably(path, renewed.cert_pem, mode=0o644)
-        notice(f"renewed {path} for the key that it had", options)
-    else:
-        _check_own_key(credential)
-        issued = authority.renew_with_new_key(pem)
-        renewed = issued
-        store.replace(credential, issued)
-        notice(f"renewed {path} with a new key, {credential.key}", options)
+    # Two at once could each take the other's new key for one that was left over.
+    with files.exclusive(authority.directory / "renewing"):
+        renewed = _renewed(authority, credential, options)
     write(render_one(view, describe(renewed.cert_pem)[0], style))
+
+
+def _renewed(authority: Authority, held: store.Credential, options: argparse.Namespace) -> Certified:
+    store.finish_replacing(held)
+    pem = _read(held.cert)
+    if options.keep_key or not held.key.exists():
+        renewed = authority.renew(pem)
+        files.write_durably(held.cert, renewed.cert_pem, mode=0o644)
+        notice(f"renewed {held.cert} for the key that it had", options)
+        return renewed
+    _check_own_key(held)
+    issued = authority.renew_with_new_key(pem)
+    store.replace(held, issued)
+    notice(f"renewed {held.cert} with a new key, {held.key}", options)
+    return issued
 
 
 def show(options: argparse.Namespace) -> None:

@@ -158,8 +158,10 @@ def diagnosed(error: AtollError, options: argparse.Namespace) -> AtollError:
     """Why a connection broke, if it is our certificate: a server that refuses it hangs up, or says one word."""
     if isinstance(error, Unreachable) and "connection broke" in error.brief:
         return _ended(error, options) or _of_another_ca(error, options)
-    if isinstance(error, Unauthenticated) and "certificate expired" in error.brief:
-        return _ended(error, options) or error
+    if isinstance(error, Unauthenticated) and "TLS refused" in error.brief:
+        if "certificate expired" in error.brief:
+            return _ended(error, options) or error
+        return _limit_unknown(error, options) or error
     return error
 
 
@@ -182,6 +184,22 @@ def _ended(error: AtollError, options: argparse.Namespace) -> AtollError | None:
         f" and here it is {now():%Y-%m-%d %H:%M:%SZ}",
         hint="set the clocks of this machine and of the node",
     )
+
+
+def _limit_unknown(error: AtollError, options: argparse.Namespace) -> AtollError | None:
+    """A node that does not know limits refuses certificates that have one: it would not keep to it."""
+    from atoll.identity import certificates
+    from atoll.identity.contents import Contents
+
+    context = find(options)
+    try:
+        limit = Contents(certificates.from_pem(context.cert.read_bytes())).limit
+    except (OSError, AtollError):
+        return None
+    if limit is None:
+        return None
+    hint = "it has a limit, which older nodes do not know: update the node, or use a certificate without one"
+    return Unauthenticated(error.brief, hint=f"{hint}; or {error.hint}")
 
 
 def _of_another_ca(error: AtollError, options: argparse.Namespace) -> AtollError:

@@ -10,6 +10,7 @@ from atoll.model.lifecycle import DOWN
 from atoll.model.size import show_mib
 from atoll.model.ssh import comment_of, kind_of
 from atoll.model.vm import VM, VmState
+from atoll.plan.capacity import demand
 
 _GREEN, _YELLOW, _RED, _DIM = "32", "33", "31", "2"
 _COLOURS = {
@@ -100,12 +101,11 @@ def _holds(vm: VM) -> str:
     """What is kept for a VM that is down: all that it counts for, as when it runs."""
     if vm.state not in DOWN:
         return "-"
-    disk_mib = sum(volume.size_mib for volume in vm.volumes if not volume.in_memory)
-    disk = f"disk {show_mib(disk_mib)}, " if disk_mib else ""
+    kept = demand(vm)
+    disk = f"disk {show_mib(kept.disk_mib)}, " if kept.disk_mib else ""
     places = joined(nic.ip for nic in vm.all_nics)
-    return (
-        f"{disk}address {places}; reserved: memory {show_mib(vm.memory_mib)}, cpus {show_cpus(vm.milli_cpus)}"
-    )
+    reserved = f"memory {show_mib(kept.memory_mib)}, cpus {show_cpus(kept.milli_cpus)}"
+    return f"{disk}address {places}; reserved: {reserved}"
 
 
 def _nics(vm: VM) -> str:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from atoll.errors import NoCapacity
 from atoll.model.node import MAX_OVERCOMMIT, Capacity, Overcommit
 from atoll.model.size import show_mib
 from atoll.model.vm import VM
 
-_ONCE = Overcommit()
+
+class Promised(Struct, frozen=True):
+    """What VMs may be given of a node, and how often that promises what there is."""
+
+    total: Capacity
+    ratio: Overcommit = Overcommit()
 
 
 def overcommitted(there: Capacity, ratio: Overcommit) -> Capacity:
@@ -58,16 +64,14 @@ def free(total: Capacity, vms: Iterable[VM]) -> Capacity:
     return left
 
 
-def check_grows(
-    new: VM, old: VM, total: Capacity, vms: Iterable[VM], doing: str, ratio: Overcommit = _ONCE
-) -> None:
+def check_grows(new: VM, old: VM, promised: Promised, vms: Iterable[VM], doing: str) -> None:
     """Refuse a change that asks for more than is left; one that asks for no more always fits."""
     more = demand(new).minus(demand(old))
-    check_fits(more, free(total, vms), doing, ratio)
+    check_fits(more, free(promised.total, vms), doing, promised)
 
 
-def check_fits(wanted: Capacity, left: Capacity, doing: str, ratio: Overcommit = _ONCE) -> None:
-    """Refuse what does not fit, and say what is free, and how often it was promised: `ratio`."""
+def check_fits(wanted: Capacity, left: Capacity, doing: str, promised: Promised | None = None) -> None:
+    """Refuse what does not fit, say what is free, and how an operator could promise more."""
     short = [
         f"{name} {_show(name, asked)} of {_show(name, max(there, 0))} free"
         for name, asked, there in (
@@ -81,7 +85,7 @@ def check_fits(wanted: Capacity, left: Capacity, doing: str, ratio: Overcommit =
         raise NoCapacity(
             f"{doing}: not enough left: {', '.join(short)}",
             hint="ask for less, destroy a VM (those that are stopped count too), or use another node;"
-            f" see: atoll node show{_more_often(wanted, left, ratio)}",
+            f" see: atoll node show{_more_often(wanted, left, promised) if promised else ''}",
             details={
                 "free": {
                     "memory_mib": left.memory_mib,
@@ -92,18 +96,20 @@ def check_fits(wanted: Capacity, left: Capacity, doing: str, ratio: Overcommit =
         )
 
 
-def _more_often(wanted: Capacity, left: Capacity, ratio: Overcommit) -> str:
-    """How an operator can promise more of the same."""
+def _more_often(wanted: Capacity, left: Capacity, promised: Promised) -> str:
+    """How often CPUs and memory would have to be promised, for those that are short."""
+    total, ratio = promised.total, promised.ratio
     said = ""
-    for what, kind, times, is_short in (
-        ("CPUs", "cpu", ratio.cpus, wanted.milli_cpus > max(0, left.milli_cpus)),
-        ("memory", "memory", ratio.memory, wanted.memory_mib > max(0, left.memory_mib)),
+    for what, option, times, asked, there, whole in (
+        ("CPUs", "cpu", ratio.cpus, wanted.milli_cpus, left.milli_cpus, total.milli_cpus),
+        ("memory", "memory", ratio.memory, wanted.memory_mib, left.memory_mib, total.memory_mib),
     ):
-        if is_short:
-            said += (
-                f"; its {what} may be promised {times:g} times, and an operator can change that:"
-                f" atoll node change --{kind}-overcommit {min(MAX_OVERCOMMIT, 2 * times):g}"
-            )
+        if asked <= max(0, there) or not whole:
+            continue
+        said += f"; its {what} may be promised {times:g} times"
+        enough = math.ceil(10 * times * (whole - there + asked) / whole) / 10
+        if enough <= MAX_OVERCOMMIT:
+            said += f", and an operator can change that: atoll node change --{option}-overcommit {enough:g}"
     return said
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from atoll.errors import Conflict, OverQuota
 from atoll.model.quota import (
@@ -96,51 +96,49 @@ def check_within(
         if limits is None:
             continue
         more = wanted.minus(had) if holder in owners_before else wanted
-        over = _over(limits, used[holder], more)
-        if over:
-            raise _refusal(holder, limits, used[holder], more, over, by_default, doing, operators)
+        asked = _Asked(holder, limits, by_default, used[holder], more)
+        if asked.over:
+            raise _refusal(asked, doing, operators)
 
 
-def _over(limits: Limits, used: Amounts, more: Amounts) -> list[Resource]:
-    return [
-        each
-        for each in Resource
-        if (limit := limits.of(each)) is not None
-        and more.of(each) > 0
-        and used.of(each) + more.of(each) > limit
-    ]
+class _Asked(Struct, frozen=True):
+    """What is asked for on somebody's account."""
+
+    holder: Holder
+    limits: Limits
+    by_default: bool
+    used: Amounts
+    more: Amounts
+
+    @property
+    def over(self) -> dict[Resource, int]:
+        """What there is not enough left of, and the limit of each."""
+        return {
+            each: limit
+            for each in Resource
+            if (limit := self.limits.of(each)) is not None
+            and self.more.of(each) > 0
+            and self.used.of(each) + self.more.of(each) > limit
+        }
 
 
-def _refusal(
-    holder: Holder,
-    limits: Limits,
-    used: Amounts,
-    more: Amounts,
-    over: list[Resource],
-    by_default: bool,
-    doing: str,
-    operators: str,
-) -> OverQuota:
+def _refusal(asked: _Asked, doing: str, operators: str) -> OverQuota:
+    holder, used, more = asked.holder, asked.used, asked.more
     short = ", ".join(
-        f"{each.word} {each.show(used.of(each))} of {each.show(limits.of(each) or 0)} used and"
+        f"{each.word} {each.show(used.of(each))} of {each.show(limit)} used and"
         f" {each.show(more.of(each))} more asked for"
-        for each in over
+        for each, limit in asked.over.items()
     )
-    enough = " ".join(f"--{each.word} {_option(each, used.of(each) + more.of(each))}" for each in over)
+    enough = " ".join(f"--{each.word} {_option(each, used.of(each) + more.of(each))}" for each in asked.over)
     return OverQuota(
-        f"{doing}: over the {'default ' if by_default else ''}quota of {holder}: {short}",
+        f"{doing}: over the {'default ' if asked.by_default else ''}quota of {holder}: {short}",
         hint="ask for less, or destroy something: VMs that are stopped count too, with all that they hold;"
         f" operators ({operators}) can raise it: atoll quota set {holder.option} {enough}",
         details={
             "holder": {"kind": str(holder.kind), "name": holder.name},
             "over": [
-                {
-                    "resource": str(each),
-                    "limit": limits.of(each),
-                    "used": used.of(each),
-                    "asked": more.of(each),
-                }
-                for each in over
+                {"resource": str(each), "limit": limit, "used": used.of(each), "asked": more.of(each)}
+                for each, limit in asked.over.items()
             ],
         },
     )

@@ -6,6 +6,8 @@ import json
 import os
 import ssl
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -161,3 +163,26 @@ def test_failures_have_their_exit_status(run, argv: list[str], status: int) -> N
 
 def test_no_ca_is_not_found(run) -> None:
     assert run("list")[0] == 3
+
+
+def test_renewals_at_once_leave_a_whole_pair(tmp_path: Path) -> None:
+    """Each of them is done or refused, and none takes the new key of another for one that was left over."""
+    environment = {**os.environ, "ATOLL_DIR": str(tmp_path)}
+
+    def command(*words: str) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "atoll.cli", "-q", "ca", *words]
+        return subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    for words in (("init",), ("issue", "user", "alice", "--out", str(tmp_path))):
+        with command(*words) as process:
+            assert process.wait(30) == 0
+    started = [command("renew", "alice", "--out", str(tmp_path)) for _ in range(4)]
+    ends = []
+    for process in started:
+        with process:
+            ends.append(process.wait(60))
+    assert ends.count(0) >= 1
+    assert set(ends) <= {0, 4}
+    context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    context.load_cert_chain(tmp_path / "alice.pem", tmp_path / "alice.key")
+    assert not list(tmp_path.glob("*.next"))

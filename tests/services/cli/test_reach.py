@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from atoll.api import client
+from atoll.errors import Unauthenticated
 from atoll.identity import certificates, validity
 from atoll.identity.authority import Authority
 from atoll.identity.claims import user_claims
@@ -165,3 +166,22 @@ def test_a_renewal_that_was_broken_off_is_finished_by_the_next_command(
     assert atoll("vm", "list").status == 0
     assert (client_files / "user.key").read_bytes() == issued.key_pem
     assert not (client_files / "user.key.next").exists()
+
+
+def test_a_node_that_does_not_know_limits_is_said_to_be_too_old(
+    atoll: Atoll, cloud: Any, pki: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses the certificate in the handshake, as one of a kind that it does not know."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise Unauthenticated("127.0.0.1: TLS refused: sslv3 alert certificate unknown", hint="look at it")
+
+    monkeypatch.setattr(client.Client, "call", refuse)
+    assert "limit" not in atoll("vm", "list").err
+    issued = Authority.open(pki / "ca").issue_user("ann", limit=["vm.list"])
+    own = cloud.directory / "own.pem", cloud.directory / "own.key"
+    own[0].write_bytes(issued.cert_pem)
+    own[1].write_bytes(issued.key_pem)
+    outcome = atoll("vm", "list", "--cert", str(own[0]), "--key", str(own[1]))
+    assert outcome.status == 5
+    assert "it has a limit, which older nodes do not know" in outcome.err

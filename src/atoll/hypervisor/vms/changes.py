@@ -161,7 +161,7 @@ def plan_change(vm: VM, change: ChangeVm, identity: Identity, room: Room, now: d
     new = with_pending(_with_live(vm, new, room), new)
     doing = f"changing VM {vm.name} on {room.node}"
     room.check_quotas(new, vm, doing)
-    capacity.check_grows(new, vm, room.total, room.vms, doing, room.overcommit)
+    capacity.check_grows(new, vm, room.promised, room.vms, doing)
     return new
 
 

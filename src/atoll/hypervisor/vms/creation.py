@@ -107,7 +107,7 @@ def plan_vm(
     )
     doing = f"creating a VM on {room.node}"
     room.check_quotas(vm, None, doing)
-    capacity.check_fits(capacity.demand(vm), capacity.free(room.total, room.vms), doing, room.overcommit)
+    capacity.check_fits(capacity.demand(vm), capacity.free(room.total, room.vms), doing, room.promised)
     check_disks(vm, room.disk_kinds)
     check_screen(vm, room.screen_kinds)
     check_hardware(vm, room.hardware_kinds)

@@ -14,6 +14,7 @@ from atoll.model.vm import VM
 from atoll.model.volume import Volume
 from atoll.plan import quotas
 from atoll.plan.addresses import Given, Place
+from atoll.plan.capacity import Promised
 from atoll.plan.policies import Backoff
 from atoll.plan.volumes import Space
 
@@ -81,6 +82,10 @@ class Room(Struct, frozen=True):
     overcommit: Overcommit = Overcommit()
     """How often `total` promises what there is."""
     quotas: Quotas = Quotas()
+
+    @property
+    def promised(self) -> Promised:
+        return Promised(self.total, self.overcommit)
 
     def check_quotas(self, new: VM, old: VM | None, doing: str) -> None:
         """Refuse what the owners of a VM have no quota left for."""

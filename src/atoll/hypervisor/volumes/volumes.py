@@ -158,7 +158,7 @@ class Volumes:
         check_interfaces(new.volumes, has_pci=vm.machine_type is not MachineType.MICROVM)
         doing = f"adding a volume to VM {vm.name} on {room.node}"
         room.check_quotas(new, vm, doing)
-        capacity.check_grows(new, vm, room.total, room.vms, doing, room.overcommit)
+        capacity.check_grows(new, vm, room.promised, room.vms, doing)
         return volume
 
     async def _claim(self, vm: VM, volume: Volume) -> VM:
