@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from atoll.api import changes, given, observing, volumes
+from atoll.api import changes, given, observing, quotas, volumes
 from atoll.api.access import Access
 from atoll.api.codec import SECRET
 from atoll.api.route import NOTHING, Download, Route, Socket, Stream, Unary
@@ -407,6 +407,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
     NODE_ADD_LEASE,
     NODE_DELETE_LEASE,
     *given.ROUTES,
+    *quotas.ROUTES,
     LEASE_LIST,
     IMAGE_LIST,
     VM_LIST,

@@ -22,6 +22,7 @@ NOUNS = {
     "vm": "create, list, show, start, stop, reboot and destroy VMs; console and log",
     "volume": "add, attach, detach, grow, shrink, move, reorder and delete volumes of VMs",
     "node": "install and show a node; give it subnets and addresses; drain it",
+    "quota": "what users and groups may have of a node: list, show, set and delete",
     "lease": "list and follow the leases of DHCP",
     "image": "list images",
     "event": "list and follow what happens on a node",

@@ -116,6 +116,18 @@ def register(commands: Commands) -> None:
     verb.add_argument("--subnet", required=True, metavar="ID")
     verb.add_argument("addresses", nargs="+", metavar="IP[-IP]|IP MAC")
     add_show_options(verb)
+    verb = add_verb(
+        node,
+        "change",
+        change,
+        summary="Change how often the node's CPUs and memory may be promised. VMs that are there stay.",
+        example="atoll node change --cpu-overcommit 4",
+    )
+    for kind in ("cpu", "memory"):
+        verb.add_argument(
+            f"--{kind}-overcommit", metavar="TIMES", help="from 1 to 64; none: as the configuration says"
+        )
+    add_show_options(verb)
     _register_changes(node)
     node_install.register(node)
 
@@ -190,6 +202,34 @@ def show(options: argparse.Namespace) -> None:
     with connect(options) as client:
         node = client.call(api.NODE_SHOW)
     write(node_text(node, style))
+
+
+def change(options: argparse.Namespace) -> None:
+    style = style_of(options, NODE_VIEW)
+    request = node_change_of(options)
+    with connect(options) as client:
+        node = client.call(given.NODE_CHANGE, body=request)
+    write(node_text(node, style))
+
+
+def node_change_of(options: argparse.Namespace) -> given.ChangeNode:
+    asked = {"cpu_overcommit": options.cpu_overcommit, "memory_overcommit": options.memory_overcommit}
+    changes = {name: parse_ratio(name, text) for name, text in asked.items() if text is not None}
+    if not changes:
+        raise Invalid("change", "", "nothing is asked for", hint="see: atoll node change --help")
+    return given.ChangeNode(**changes)
+
+
+def parse_ratio(field: str, text: str) -> float | None:
+    """How many times; None: as the configuration says."""
+    if text == NONE:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise Invalid(
+            field.replace("_", "-"), text, "is not a number of times", hint="write 4, 1.5 or none"
+        ) from None
 
 
 def drain(options: argparse.Namespace) -> None:
@@ -406,6 +446,10 @@ NODE_VIEW: View[Node] = View(
         Column("cpus", lambda node: _of(show_cpus(node.free.milli_cpus), show_cpus(node.total.milli_cpus))),
         Column("memory", lambda node: _of(show_mib(node.free.memory_mib), show_mib(node.total.memory_mib))),
         Column("disk", lambda node: _of(show_mib(node.free.disk_mib), show_mib(node.total.disk_mib))),
+        Column(
+            "overcommit",
+            lambda node: f"cpus {node.overcommit.cpus:g} times, memory {node.overcommit.memory:g} times",
+        ),
         Column("stores", _stores),
         Column("unclaimed", _unclaimed),
         Column("drained", lambda node: "yes" if node.drained else "no"),

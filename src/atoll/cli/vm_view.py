@@ -6,9 +6,11 @@ from datetime import datetime
 
 from atoll.cli.output import Column, View, age, ip_key, joined
 from atoll.model.hardware import Watchdog
+from atoll.model.lifecycle import DOWN
 from atoll.model.size import show_mib
 from atoll.model.ssh import comment_of, kind_of
 from atoll.model.vm import VM, VmState
+from atoll.plan.capacity import demand
 
 _GREEN, _YELLOW, _RED, _DIM = "32", "33", "31", "2"
 _COLOURS = {
@@ -68,6 +70,7 @@ def vm_view(now: datetime) -> View[VM]:
             Column("restart", lambda vm: _restart(vm), wide=True),
             Column("protected", lambda vm: "yes" if vm.protected else "no", wide=True),
             Column("expires", lambda vm: _moment(vm.expires_at), wide=True),
+            Column("holds", _holds, wide=True),
             Column("pending", lambda vm: joined(vm.pending), wide=True),
             Column("reason", lambda vm: vm.reason or "-", wide=True),
             Column("remarks", lambda vm: joined(vm.remarks), wide=True),
@@ -93,6 +96,17 @@ def _last_stage(vm: VM) -> str:
 
 def _stages(vm: VM) -> str:
     return joined(f"{stage} {elapsed_s:.2f}s" for stage, elapsed_s in vm.ready.items())
+
+
+def _holds(vm: VM) -> str:
+    """What is kept for a VM that is down: all that it counts for, as when it runs."""
+    if vm.state not in DOWN:
+        return "-"
+    kept = demand(vm)
+    disk = f"disk {show_mib(kept.disk_mib)}, " if kept.disk_mib else ""
+    places = joined(nic.ip for nic in vm.all_nics)
+    reserved = f"memory {show_mib(kept.memory_mib)}, cpus {show_cpus(kept.milli_cpus)}"
+    return f"{disk}address {places}; reserved: {reserved}"
 
 
 def _nics(vm: VM) -> str:

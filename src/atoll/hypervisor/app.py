@@ -50,7 +50,6 @@ from atoll.identity.issuers import AuthorityIssuer, HttpsIssuer, RoleIssuer
 from atoll.identity.roles import RoleCallers
 from atoll.images.store import ImageStore
 from atoll.model.node import Capacity
-from atoll.plan.capacity import promised
 from atoll.plan.macs import node_identity
 from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
@@ -215,7 +214,7 @@ def _facts(config: Config, kinds: Kinds, stores: Stores, credentials: Credential
         name=config.name,
         ip=config.ip,
         boot_id=host.boot_id(),
-        total=_capacity(config, stores),
+        there=_capacity(config, stores),
         cores=host.cores(),
         overcommit=config.overcommit,
         root_mib=config.root_mib,
@@ -265,6 +264,6 @@ def _credentials(
 
 
 def _capacity(config: Config, stores: Stores) -> Capacity:
-    """What may be promised: what there is, less what the host keeps for itself, as often as is allowed."""
-    memory_mib = host.memory_mib()[0] - config.memory_reserve_mib
-    return promised(host.cores(), memory_mib, total_mib(stores.spaces), config.overcommit)
+    """What there is for VMs: less what the host keeps for itself."""
+    memory_mib = max(0, host.memory_mib()[0] - config.memory_reserve_mib)
+    return Capacity(host.cores() * 1000, memory_mib, total_mib(stores.spaces))

@@ -183,7 +183,11 @@ class Auditor:
             vm = self._find(reference)
             return (vm.ip, vm.name) if vm is not None else (reference[:64], "")
         spec = getattr(call.body, "spec", None)
-        return ("", spec.name) if spec is not None else (call.params.get("ip", "")[:64], "")
+        if spec is not None:
+            return "", spec.name
+        # Whose quota it is.
+        holder = getattr(call.body, "holder", None) or getattr(call.query, "holder", None) or ""
+        return (str(holder) or call.params.get("ip", ""))[:64], ""
 
     def about(self, call: Call[Any, Any]) -> VM | None:
         """The VM that a call is about, as it is now."""

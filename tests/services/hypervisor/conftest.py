@@ -150,7 +150,7 @@ class Node:
             name="node1",
             ip="10.9.0.2",
             boot_id=self.boot_id,
-            total=TOTAL,
+            there=TOTAL,
             operators=Operators(users=("oper",)),
             drivers=(await self.driver.describe(),),
             cores=2,

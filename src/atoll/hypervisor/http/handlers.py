@@ -12,6 +12,7 @@ from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.http.consoles import ConsoleHandlers
 from atoll.hypervisor.http.node import NodeHandlers
 from atoll.hypervisor.http.observing import ObservingHandlers
+from atoll.hypervisor.http.quotas import QuotaHandlers
 from atoll.hypervisor.http.vms import VmHandlers
 from atoll.hypervisor.http.volumes import VolumeHandlers
 from atoll.hypervisor.service import Hypervisor
@@ -40,6 +41,7 @@ class Handlers:
         )
         self._nouns = (
             NodeHandlers(service, backstage.images),
+            QuotaHandlers(service),
             VmHandlers(service, backstage.records),
             VolumeHandlers(service),
             ConsoleHandlers(service, backstage.logs),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing
 
 from prometheus_client.metrics_core import Metric
@@ -14,10 +14,13 @@ from atoll.api.observing import AuditQuery
 from atoll.api.route import Bound, Call, Done, bind, bind_download, bind_stream
 from atoll.hypervisor.http.views import event_as_seen, seen_by
 from atoll.hypervisor.service import Hypervisor
-from atoll.hypervisor.utilisation import Meter, metrics
+from atoll.hypervisor.utilisation import Meter, metrics, quota_families
+from atoll.identity.access import operates
 from atoll.model.audit import AuditEntry
 from atoll.model.event import Event
+from atoll.model.identity import Identity
 from atoll.model.utilisation import Utilisation
+from atoll.plan.quotas import all_uses
 from atoll.serving.audit import AuditLog
 
 
@@ -54,7 +57,14 @@ class ObservingHandlers:
         return self._meter.read()
 
     async def metrics(self, call: Call[None, None]) -> AsyncIterator[bytes]:
-        yield metrics(self._service.node(), self._meter.read(), self._measured())
+        more = [*self._quota_families(call.identity), *self._measured()]
+        yield metrics(self._service.node(), self._meter.read(), more)
+
+    def _quota_families(self, identity: Identity) -> Iterator[Metric]:
+        """Of everybody, for those who may see them: operators, and whoever was granted the metrics."""
+        if operates(identity, observing.METRICS.name, self._service.operators):
+            vms = self._service.vms.accounted()
+            yield from quota_families(all_uses(self._service.holdings.given.quotas, vms))
 
     async def audit(self, call: Call[None, AuditQuery]) -> AsyncIterator[AuditEntry | Done[None]]:
         for entry in await self._audit.read(call.query):

@@ -132,8 +132,10 @@ class Changes:
     async def become_primary_owner(self, permit: Permit, identity: Identity) -> VM:
         """The caller comes first of its owners."""
         async with self._vms.alone_with(permit) as vm:
-            owners = with_primary(vm.owner_users, identity.user)
-            return await self._take(vm, structs.replace(vm, owner_users=owners))
+            new = structs.replace(vm, owner_users=with_primary(vm.owner_users, identity.user))
+            room = self._bench.room()
+            room.check_quotas(new, vm, f"becoming the primary owner of VM {vm.name} on {room.node}")
+            return await self._take(vm, new)
 
     async def _carry(self, source: str, target: str) -> None:
         await aside.run(self._bench.stores.carry, source, target)
@@ -174,7 +176,9 @@ def plan_change(vm: VM, change: ChangeVm, identity: Identity, room: Room, now: d
     if change.subnet is not UNSET and change.subnet != vm.subnet:
         new = _with_address(new, change.subnet, identity, room)
     new = with_pending(_with_live(vm, new, room), new)
-    capacity.check_grows(new, vm, room.total, room.vms, f"changing VM {vm.name} on {room.node}")
+    doing = f"changing VM {vm.name} on {room.node}"
+    room.check_quotas(new, vm, doing)
+    capacity.check_grows(new, vm, room.promised, room.vms, doing)
     return new
 
 

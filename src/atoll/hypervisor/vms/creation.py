@@ -107,7 +107,8 @@ def plan_vm(
         role_credential_expires_at=credential_ends_at,
     )
     doing = f"creating a VM on {room.node}"
-    capacity.check_fits(capacity.demand(vm), capacity.free(room.total, room.vms), doing)
+    room.check_quotas(vm, None, doing)
+    capacity.check_fits(capacity.demand(vm), capacity.free(room.total, room.vms), doing, room.promised)
     check_disks(vm, room.disk_kinds)
     check_screen(vm, room.screen_kinds)
     check_hardware(vm, room.hardware_kinds)
