@@ -19,8 +19,8 @@ from atoll.identity import der
 
 METHODS_OID = "1.3.6.1.4.1.9586.100.7.1"
 GROUPS_OID = "1.3.6.1.4.1.9586.100.7.2"
-LIMIT_OID = "1.3.6.1.4.1.9586.100.7.6976"
-"""In the arc of the other two, which are SmallStack's, at a number that theirs, counted from 1, will not reach."""
+LIMIT_OID = "2.25.92031530436759412297876411271113325394"
+"""Our own, made of a UUID as anybody may (ITU-T X.667). The other two are in SmallStack's arc, which is not ours."""
 
 MAX_BYTES = 1 << 16
 MAX_ENTRIES = 1024
