@@ -1,13 +1,9 @@
-"""What may be written to a terminal, and how. Pure but for `confirm`, which asks."""
+"""What may be written to a terminal, and how. Pure."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Mapping
 from typing import TextIO
-
-from atoll.errors import AtollError
 
 
 def has_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
@@ -43,13 +39,3 @@ def width_of(text: str) -> int:
     from unicodedata import combining, east_asian_width
 
     return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
-
-
-def confirm(question: str, options: argparse.Namespace) -> None:
-    """A person at a terminal is asked, unless they said --yes; a script knows what it does."""
-    if options.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return
-    sys.stderr.write(f"{printable(question)} [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise AtollError("not confirmed: nothing was done", hint="--yes answers for you")

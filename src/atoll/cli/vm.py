@@ -14,6 +14,7 @@ from atoll.api.client import Client
 from atoll.api.route import Done, Stream
 from atoll.cli import failure, vm_change, vm_top
 from atoll.cli.arguments import Commands, add_noun, add_verb
+from atoll.cli.asking import add_yes_option, check_can_ask, confirm, vm_going
 from atoll.cli.context import connect, diagnosed
 from atoll.cli.output import (
     Results,
@@ -26,7 +27,6 @@ from atoll.cli.output import (
     write,
 )
 from atoll.cli.progress import Progress, stages_ahead
-from atoll.cli.terminal import confirm
 from atoll.cli.vm_console import add_console_verbs
 from atoll.cli.vm_request import (
     add_create_options,
@@ -94,7 +94,7 @@ def register(commands: Commands) -> None:
         example="atoll vm destroy web db --yes",
     )
     add_vm_argument(add, several=True)
-    add.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    add_yes_option(add)
     vm_change.register(vm)
     vm_top.register(vm)
     add_console_verbs(vm)
@@ -197,6 +197,7 @@ def stop(options: argparse.Namespace) -> int:
 
 def destroy(options: argparse.Namespace) -> int:
     refs = [check_ref(ref) for ref in options.vm]
+    check_can_ask(f"vm destroy {' '.join(refs)}", options)
     with connect(options) as client:
         found: dict[str, VM] = {}
 
@@ -215,8 +216,8 @@ def destroy(options: argparse.Namespace) -> int:
 
         status = each(options, refs, look)
         if found:
-            names = ", ".join(f"{vm.name} ({vm.ip}, {vm.state})" for vm in found.values())
-            confirm(f"destroy {names} and all that is theirs?", options)
+            what = f"VM {next(iter(found.values())).name}" if len(found) == 1 else f"{len(found)} VMs"
+            confirm(f"destroy {what}", map(vm_going, found.values()), options)
         failed = each(options, found, act)
         return status or failed
 

@@ -13,6 +13,7 @@ from atoll.api import volumes
 from atoll.api.route import Done
 from atoll.api.volumes import AddVolume, ChangeVolume, UploadVolume, VolumeOrder, VolumeStep
 from atoll.cli.arguments import Commands, Parser, Run, add_noun, add_verb
+from atoll.cli.asking import add_yes_option, check_can_ask, confirm, volume_words
 from atoll.cli.context import connect
 from atoll.cli.output import (
     Column,
@@ -24,7 +25,6 @@ from atoll.cli.output import (
     style_of,
     write,
 )
-from atoll.cli.terminal import confirm
 from atoll.cli.vm_policies import parse_volume
 from atoll.cli.vm_request import add_vm_argument, check_ref
 from atoll.errors import Conflict, Invalid, Unreachable
@@ -93,7 +93,7 @@ def register(commands: Commands) -> None:
         "Delete a volume and all that is on it.",
         "atoll volume delete web data --yes",
     )
-    add.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    add_yes_option(add)
 
 
 def _verb(
@@ -209,8 +209,14 @@ def reorder(options: argparse.Namespace) -> None:
 
 def delete(options: argparse.Namespace) -> None:
     ref, name = check_ref(options.vm), check_volume_name(options.volume)
-    confirm(f"delete volume {name} of VM {ref} and all that is on it?", options)
+    check_can_ask(f"volume delete {ref} {name}", options)
     with connect(options) as client:
+        if not options.yes:
+            vm = client.call(api.VM_SHOW, {"vm": ref})
+            going = find(vm.volumes, name, ref)
+            others = [volume_words(volume) for volume in vm.volumes if volume is not going]
+            kept = [f"VM {vm.name} ({vm.ip}, {vm.state}): {'; '.join(others)}"]
+            confirm(f"delete volume {name} of VM {vm.name}", [volume_words(going)], options, kept)
         client.call(volumes.VOLUME_DELETE, {"vm": ref, "volume": name})
 
 

@@ -75,7 +75,8 @@ def test_a_person_is_asked_before_a_vm_is_destroyed(cloud: Any, answer: bytes) -
     seen = b""
     while b"[y/N]" not in seen:
         seen += os.read(master, 1024)
-    assert b"destroy web (10.213.0.5, running)" in seen
+    assert b"web (10.213.0.5, running): no volumes" in seen
+    assert b"destroy VM web? [y/N]" in seen
     os.write(master, answer)
     assert process.wait(30) == 1
     os.close(master)

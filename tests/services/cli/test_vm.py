@@ -210,11 +210,23 @@ def test_force_is_a_grace_of_nothing(atoll: Atoll, cloud: Any) -> None:
     assert [grace_s for _, grace_s in cloud.node.stopped] == [0, 120, 15]
 
 
-def test_destroy_needs_no_question_in_a_script_and_repeats_well(atoll: Atoll, cloud: Any) -> None:
+def test_a_script_that_does_not_say_yes_destroys_nothing(atoll: Atoll, cloud: Any) -> None:
     cloud.node.make("a")
-    assert atoll("vm", "destroy", "a").status == 0
+    refused = atoll("vm", "destroy", "a", "b")
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err == (
+        "atoll: vm destroy a b: there is no terminal to ask at, and nothing was done\n  hint: say --yes\n"
+    )
+    refused = atoll("volume", "delete", "a", "data")
+    assert (refused.status, refused.err.splitlines()[1]) == (2, "  hint: say --yes")
+    assert len(cloud.node.vms) == 1
+
+
+def test_destroy_needs_no_question_of_whoever_says_yes_and_repeats_well(atoll: Atoll, cloud: Any) -> None:
+    cloud.node.make("a")
+    assert atoll("vm", "destroy", "a", "--yes").status == 0
     assert cloud.node.vms == {}
-    again = atoll("vm", "destroy", "a")
+    again = atoll("vm", "destroy", "a", "--yes")
     assert (again.status, again.err) == (0, "a: gone already\n")
 
 
