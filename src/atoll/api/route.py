@@ -52,6 +52,8 @@ class Call(Generic[B, Q]):
     query: Q
     checks: list[Callable[[], object]] = field(default_factory=list)
     """What has to stay true while the call is open. A handler adds to it; one that raises an error ends the call."""
+    notes: list[str] = field(default_factory=list)
+    """What is to be known of it afterwards beside its result, such as why it was undone. A handler adds to it."""
 
 
 class ByteSocket(Protocol):

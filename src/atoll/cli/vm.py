@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 
 from atoll.api import hypervisor as api
-from atoll.api.changes import VM_ACKNOWLEDGE
 from atoll.api.client import Client
-from atoll.api.route import Done, Stream
+from atoll.api.route import Stream
 from atoll.cli import failure, vm_change, vm_top
 from atoll.cli.arguments import Commands, add_noun, add_verb
 from atoll.cli.asking import add_yes_option, check_can_ask, confirm, vm_going
@@ -26,22 +24,20 @@ from atoll.cli.output import (
     style_of,
     write,
 )
-from atoll.cli.progress import Progress, stages_ahead
+from atoll.cli.progress import Progress, follow, stages_ahead
 from atoll.cli.vm_console import add_console_verbs
+from atoll.cli.vm_create import create
 from atoll.cli.vm_request import (
     add_create_options,
     add_stop_options,
     add_vm_argument,
     add_wait_options,
     check_ref,
-    create_request,
-    read_user_data,
-    replayed_request,
     stop_request,
     wait_request,
 )
 from atoll.cli.vm_view import vm_view
-from atoll.errors import AtollError, Conflict, NotFound, TimedOut, Unreachable
+from atoll.errors import NotFound
 from atoll.model.vm import STAGES, VM
 from atoll.system import clock
 
@@ -111,33 +107,6 @@ def register(commands: Commands) -> None:
         example="atoll vm user-data web > user-data",
     )
     add_vm_argument(add)
-
-
-def create(options: argparse.Namespace) -> None:
-    view = vm_view(clock.now())
-    style = style_of(options, view)
-    if options.request is not None:
-        request = replayed_request(options)
-    else:
-        request = create_request(options, read_user_data(options.user_data))
-    with connect(options) as client:
-        with _progress(request.spec.name, options, stages_ahead(options.wait_for)) as progress:
-            vm = _made(client, request, progress)
-        Results(view, style, several=False).add(vm)
-        # Told: from here on it stays. Until then the node undoes it, should we be gone.
-        client.call(VM_ACKNOWLEDGE, {"vm": vm.ip})
-
-
-def _made(client: Client, request: api.CreateVm, progress: Progress) -> VM:
-    """The VM. One that runs, and did not come as far as was asked, stays: its creator is told so."""
-    try:
-        lines = client.stream(api.VM_CREATE, body=request)
-        return follow(lines, progress)
-    except (TimedOut, Conflict):
-        if progress.ip:
-            with suppress(AtollError):
-                client.call(VM_ACKNOWLEDGE, {"vm": progress.ip})
-        raise
 
 
 def list_(options: argparse.Namespace) -> None:
@@ -240,16 +209,6 @@ def user_data(options: argparse.Namespace) -> None:
     with connect(options) as client:
         for chunk in client.download(api.VM_USER_DATA, {"vm": ref}):
             sys.stdout.buffer.write(chunk)
-
-
-def follow(lines: Iterator[api.Progress | Done[VM]], progress: Progress) -> VM:
-    """The VM at the end of a stream whose stages go to the progress line."""
-    for line in lines:
-        if isinstance(line, Done):
-            progress.done()
-            return line.result
-        progress.reached(line.stage, line.elapsed_s, line.ip)
-    raise Unreachable("the stream ended before its result", hint="see: atoll status, then: atoll vm list")
 
 
 def each(options: argparse.Namespace, refs: Iterable[str], act: Callable[[str], None]) -> int:

@@ -224,6 +224,8 @@ class _Noted:
         self._noted = True
         identity = self._call.identity
         entry = _entry(identity.user, self._route.name, self._began, self._target, error)
+        if not entry.brief and self._call.notes:
+            entry = msgspec.structs.replace(entry, brief="; ".join(self._call.notes))
         await self._auditor.note(identity, entry, changed=self._changed(error))
 
     def _changed(self, error: BaseException | None) -> bool:

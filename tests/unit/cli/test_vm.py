@@ -10,8 +10,8 @@ import pytest
 from atoll.api.hypervisor import Progress as Stage
 from atoll.api.route import Done
 from atoll.cli.output import Style, render_list, render_one
-from atoll.cli.progress import Progress
-from atoll.cli.vm import each, follow
+from atoll.cli.progress import Progress, follow
+from atoll.cli.vm import each
 from atoll.cli.vm_request import check_ref
 from atoll.cli.vm_view import vm_view
 from atoll.errors import Denied, Invalid, NotFound, Unreachable

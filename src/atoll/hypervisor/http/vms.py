@@ -40,6 +40,7 @@ class VmHandlers:
             bind(changes.VM_CHANGE, self.change),
             bind(changes.VM_BECOME_PRIMARY_OWNER, self.become_primary_owner),
             bind(changes.VM_ACKNOWLEDGE, self.acknowledge),
+            bind(changes.VM_ABANDON, self.abandon),
         )
 
     async def list(self, call: Call[None, None]) -> tuple[VM, ...]:
@@ -47,7 +48,8 @@ class VmHandlers:
         return see(self._service.vms.list())
 
     def create(self, call: Call[CreateVm, None]) -> Lines:
-        return self._shown("vm.create", call, self._service.creator.create(call.body, call.identity))
+        lines = self._service.creator.create(call.body, call.identity, call.notes.append)
+        return self._shown("vm.create", call, lines)
 
     async def show(self, call: Call[None, None]) -> VM:
         return self._seen("vm.show", call, self._service.vms.show(reference(call)))
@@ -95,3 +97,10 @@ class VmHandlers:
 
     async def acknowledge(self, call: Call[None, None]) -> VM:
         return await self._service.acknowledgements.take(permit_of(self._service, "vm.acknowledge", call))
+
+    async def abandon(self, call: Call[None, None]) -> None:
+        try:
+            permit = permit_of(self._service, "vm.abandon", call)
+        except NotFound:
+            return
+        await self._service.creator.abandon(permit, call.identity.user)
