@@ -13,7 +13,7 @@ from atoll.api.codec import encode
 from atoll.api.route import Done
 from atoll.cli.arguments import Commands, add_noun, add_verb
 from atoll.cli.context import connect
-from atoll.cli.output import Column, Results, Style, View, add_show_options, style_of, write
+from atoll.cli.output import Column, Results, Style, View, add_show_options, shown_json, style_of, write
 from atoll.errors import Invalid
 from atoll.model.event import Event
 from atoll.model.vm import VM
@@ -85,7 +85,7 @@ def rows_of(event: Event) -> Iterator[Row]:
 
 def _print(event: Event, style: Style[Row], results: Results[Row]) -> None:
     if style.format == "json":
-        write(encode(event).decode() + "\n")
+        write(shown_json(encode(event)) + "\n")
     elif style.format == "yaml":
         from msgspec import to_builtins
 

@@ -9,7 +9,7 @@ from atoll.api.codec import encode
 from atoll.api.route import Done
 from atoll.cli.arguments import Commands, add_noun, add_verb
 from atoll.cli.context import connect
-from atoll.cli.output import Column, Results, View, add_list_options, render_list, style_of, write
+from atoll.cli.output import Column, Results, View, add_list_options, render_list, shown_json, style_of, write
 from atoll.model.lease import Lease
 
 LEASE_VIEW: View[Lease] = View(
@@ -51,7 +51,7 @@ def list_(options: argparse.Namespace) -> None:
             if not options.follow:
                 leases.append(line)
             elif style.format == "json":
-                write(encode(line).decode() + "\n")
+                write(shown_json(encode(line)) + "\n")
             else:
                 results.add(line)
     if not options.follow:

@@ -111,7 +111,7 @@ def render_list(view: View[T], items: Iterable[T], style: Style[T]) -> str:
     if style.format == "yaml":
         return _yaml(ordered)
     if style.format == "name":
-        return "".join(f"{view.name(item)}\n" for item in ordered)
+        return "".join(f"{printable(view.name(item))}\n" for item in ordered)
     columns = style.columns or _table_columns(view, style)
     return table(columns, ordered, header=style.header, colour=style.colour)
 
@@ -191,6 +191,20 @@ def notice(text: str, options: argparse.Namespace) -> None:
         sys.stderr.write(f"{printable(text)}\n")
 
 
+def shown_json(encoded: bytes) -> str:
+    """JSON in which whatever a terminal would obey is an escape; it means the same. Such characters are in strings
+    alone, and those below a blank are escapes already."""
+    text = encoded.decode()
+    if text.isascii():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else _json_escaped(char) for char in text)
+
+
+def _json_escaped(char: str) -> str:
+    units = char.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
 def age(seconds: float) -> str:
     """A duration in its largest unit: 3m."""
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
@@ -221,7 +235,7 @@ def _single(view: View[T], item: T, style: Style[T]) -> str:
 def _json(value: Any) -> str:
     import msgspec
 
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+    return shown_json(msgspec.json.format(msgspec.json.encode(value), indent=2)) + "\n"
 
 
 def _yaml(value: Any) -> str:

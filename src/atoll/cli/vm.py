@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 
 from atoll.api import hypervisor as api
 from atoll.api.client import Client
 from atoll.api.route import Stream
-from atoll.cli import failure, vm_change, vm_top
+from atoll.cli import failure, vm_change, vm_log, vm_top
 from atoll.cli.arguments import Commands, add_noun, add_verb
 from atoll.cli.asking import add_yes_option, check_can_ask, confirm, vm_going
 from atoll.cli.context import connect, diagnosed
@@ -21,6 +20,7 @@ from atoll.cli.output import (
     notice,
     render_list,
     render_one,
+    shown_json,
     style_of,
     write,
 )
@@ -43,7 +43,6 @@ from atoll.system import clock
 
 START_STAGES = STAGES[STAGES.index("started") :]
 STOP_MARGIN_S = 30.0
-POLL_S = 0.5
 
 
 def register(commands: Commands) -> None:
@@ -94,19 +93,7 @@ def register(commands: Commands) -> None:
     vm_change.register(vm)
     vm_top.register(vm)
     add_console_verbs(vm)
-    add = add_verb(
-        vm, "log", log, summary="Print what a guest wrote to its console.", example="atoll vm log -f web"
-    )
-    add_vm_argument(add)
-    add.add_argument("-f", "--follow", action="store_true", help="go on with what it writes")
-    add = add_verb(
-        vm,
-        "user-data",
-        user_data,
-        summary="Print the user data of a VM.",
-        example="atoll vm user-data web > user-data",
-    )
-    add_vm_argument(add)
+    vm_log.register(vm)
 
 
 def list_(options: argparse.Namespace) -> None:
@@ -138,7 +125,7 @@ def request_text(vm: VM, user_data: bytes) -> str:
 
     from atoll.api.replay import as_request
 
-    return msgspec.json.format(msgspec.json.encode(as_request(vm, user_data)), indent=2).decode() + "\n"
+    return shown_json(msgspec.json.format(msgspec.json.encode(as_request(vm, user_data)), indent=2)) + "\n"
 
 
 def start(options: argparse.Namespace) -> int:
@@ -191,26 +178,6 @@ def destroy(options: argparse.Namespace) -> int:
         return status or failed
 
 
-def log(options: argparse.Namespace) -> None:
-    ref = check_ref(options.vm)
-    with connect(options) as client:
-        at = _print_log(client, ref, None, options)
-        while options.follow:
-            time.sleep(POLL_S)
-            try:
-                at = _print_log(client, ref, at, options)
-            except NotFound:
-                notice(f"{ref}: gone", options)
-                return
-
-
-def user_data(options: argparse.Namespace) -> None:
-    ref = check_ref(options.vm)
-    with connect(options) as client:
-        for chunk in client.download(api.VM_USER_DATA, {"vm": ref}):
-            sys.stdout.buffer.write(chunk)
-
-
 def each(options: argparse.Namespace, refs: Iterable[str], act: Callable[[str], None]) -> int:
     """Act on every one even if one fails; the exit status of the first failure."""
     status = 0
@@ -250,17 +217,3 @@ def _each_result(options: argparse.Namespace, act: Callable[[Client, str], VM]) 
 
 def _progress(name: str, options: argparse.Namespace, ahead: Sequence[str]) -> Progress:
     return Progress(name, sys.stderr, ahead=ahead, quiet=options.quiet)
-
-
-def _print_log(client: Client, ref: str, at: int | None, options: argparse.Namespace) -> int:
-    """Print what is new after a place in all that the guest ever wrote; the place behind it."""
-    begin, chunks = client.download_part(api.VM_LOG, {"vm": ref}, query=api.LogFrom(at))
-    if at is not None and begin > at:
-        notice(f"… {begin - at:,} bytes are gone …", options)
-    end = begin
-    for chunk in chunks:
-        sys.stdout.buffer.write(chunk)
-        end += len(chunk)
-    sys.stdout.buffer.flush()
-    # The guest has not written that much: it is another one, and all of its log is new.
-    return 0 if at is not None and begin < at else end
