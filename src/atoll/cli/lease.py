@@ -16,13 +16,18 @@ LEASE_VIEW: View[Lease] = View(
     name=lambda lease: lease.ip,
     columns=(
         Column("ip", lambda lease: lease.ip, min_width=13),
-        Column("mac", lambda lease: lease.mac),
-        Column("hostname", lambda lease: lease.hostname, min_width=12),
-        Column("subnet", lambda lease: lease.subnet, min_width=8),
-        Column("holder", lambda lease: lease.holder, min_width=7),
-        Column("state", lambda lease: lease.state, min_width=8),
-        Column("since", lambda lease: f"{lease.changed_at:%Y-%m-%d %H:%M:%SZ}" if lease.changed_at else "-"),
-        Column("image", lambda lease: (lease.boot.image if lease.boot else None) or "-", wide=True),
+        Column("mac", lambda lease: lease.mac, min_width=17, rank=2),
+        Column("hostname", lambda lease: lease.hostname, min_width=12, rank=1, is_long=True),
+        Column("subnet", lambda lease: lease.subnet, min_width=8, rank=4),
+        Column("holder", lambda lease: lease.holder, min_width=7, rank=3),
+        Column("state", lambda lease: lease.state, min_width=8, rank=1),
+        Column(
+            "since",
+            lambda lease: f"{lease.changed_at:%Y-%m-%d %H:%M:%SZ}" if lease.changed_at else "-",
+            min_width=20,
+            rank=5,
+        ),
+        Column("image", lambda lease: (lease.boot.image if lease.boot else None) or "-", wide=True, rank=6),
     ),
 )
 

@@ -37,7 +37,8 @@ def register(commands: Commands) -> None:
         ("drain", drain, "Make and start no more VMs here, and offer no address. Those that run run on."),
         ("undrain", undrain, "Make and start VMs here again."),
     ):
-        add_show_options(add_verb(node, name, run, summary=summary, example=f"atoll node {name}"))
+        verb = add_verb(node, name, run, summary=summary, example=f"atoll node {name}")
+        add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "add-subnet",
@@ -80,7 +81,7 @@ def register(commands: Commands) -> None:
         default=True,
         help="guests make up their IPv6 address by themselves; otherwise by DHCPv6 only",
     )
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "add-lease",
@@ -96,7 +97,7 @@ def register(commands: Commands) -> None:
     verb.add_argument("--boot-file", default="", metavar="FILE|URL", help="what its firmware loads")
     verb.add_argument("--boot-script", default="", metavar="FILE|URL", help="what iPXE loads")
     verb.add_argument("--boot-server", metavar="IP", help="a TFTP server; default: the node's own")
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "delete-lease",
@@ -115,7 +116,7 @@ def register(commands: Commands) -> None:
     )
     verb.add_argument("--subnet", required=True, metavar="ID")
     verb.add_argument("addresses", nargs="+", metavar="IP[-IP]|IP MAC")
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
     _register_changes(node)
     node_install.register(node)
 
@@ -131,7 +132,7 @@ def _register_changes(node: Commands) -> None:
     )
     verb.add_argument("--subnet", required=True, metavar="ID")
     verb.add_argument("ips", nargs="+", metavar="IP[-IP]")
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "change-subnet",
@@ -155,7 +156,7 @@ def _register_changes(node: Commands) -> None:
         help="guests make up their IPv6 address by themselves; otherwise by DHCPv6 only",
     )
     _add_reaches(verb, "may be repeated; none: nothing but itself")
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "remove-subnet",
@@ -173,7 +174,7 @@ def _register_changes(node: Commands) -> None:
     )
     verb.add_argument("--user", action="append", default=[], metavar="USER", help="may be repeated")
     verb.add_argument("--group", action="append", default=[], metavar="GROUP", help="may be repeated")
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
 
 
 def _add_reaches(verb: argparse.ArgumentParser, how_often: str) -> None:

@@ -27,6 +27,7 @@ from atoll.cli.output import (
 from atoll.cli.progress import Progress, follow, stages_ahead
 from atoll.cli.vm_console import add_console_verbs
 from atoll.cli.vm_create import create
+from atoll.cli.vm_filter import add_filter_options, filter_of
 from atoll.cli.vm_request import (
     add_create_options,
     add_stop_options,
@@ -56,8 +57,12 @@ def register(commands: Commands) -> None:
     )
     add_create_options(add)
     add_show_options(add)
-    add = add_verb(vm, "list", list_, summary="List VMs.", example="atoll vm list -o wide --sort memory")
+    add = add_verb(
+        vm, "list", list_, summary="List VMs.", example="atoll vm list --mine --state running --sort=-memory"
+    )
     add_list_options(add)
+    add_filter_options(add)
+    add.add_argument("-w", "--watch", action="store_true", help="follow what happens; q or Ctrl-C ends it")
     add.set_defaults(sort="ip")
     add = add_verb(vm, "show", show, summary="Show one VM.", example="atoll vm show web -o yaml")
     add_vm_argument(add)
@@ -98,9 +103,14 @@ def register(commands: Commands) -> None:
 
 def list_(options: argparse.Namespace) -> None:
     view = vm_view(clock.now())
-    style = style_of(options, view)
+    style, wanted = style_of(options, view), filter_of(options)
+    if options.watch:
+        from atoll.cli.vm_watch import watch
+
+        watch(options, wanted)
+        return
     with connect(options) as client:
-        vms = client.call(api.VM_LIST)
+        vms = client.call(api.VM_LIST, query=wanted)
     write(render_list(view, vms, style))
 
 

@@ -100,20 +100,28 @@ TOP_VIEW: View[Rates] = View(
     name=lambda one: one.name,
     columns=(
         Column("name", lambda one: one.name, min_width=12),
-        Column("ip", lambda one: one.ip, key=lambda one: ip_key(one.ip) if one.ip != "-" else ()),
-        Column("state", lambda one: one.state),
+        Column("ip", lambda one: one.ip, key=lambda one: ip_key(one.ip) if one.ip != "-" else (), rank=6),
+        Column("state", lambda one: one.state, rank=7),
         Column("cpus", lambda one: f"{one.cpus:.2f}", key=lambda one: one.cpus),
         Column("memory", lambda one: show_mib(one.memory_mib), key=lambda one: one.memory_mib),
-        Column("disk", lambda one: show_mib(one.disk_mib), key=lambda one: one.disk_mib),
-        Column("read", lambda one: show_rate(one.read_bytes_per_s), key=lambda one: one.read_bytes_per_s),
+        Column("disk", lambda one: show_mib(one.disk_mib), key=lambda one: one.disk_mib, rank=5),
         Column(
-            "written", lambda one: show_rate(one.written_bytes_per_s), key=lambda one: one.written_bytes_per_s
+            "read", lambda one: show_rate(one.read_bytes_per_s), key=lambda one: one.read_bytes_per_s, rank=4
+        ),
+        Column(
+            "written",
+            lambda one: show_rate(one.written_bytes_per_s),
+            key=lambda one: one.written_bytes_per_s,
+            rank=4,
         ),
         Column(
             "received",
             lambda one: show_rate(one.received_bytes_per_s),
             key=lambda one: one.received_bytes_per_s,
+            rank=3,
         ),
-        Column("sent", lambda one: show_rate(one.sent_bytes_per_s), key=lambda one: one.sent_bytes_per_s),
+        Column(
+            "sent", lambda one: show_rate(one.sent_bytes_per_s), key=lambda one: one.sent_bytes_per_s, rank=3
+        ),
     ),
 )

@@ -231,7 +231,7 @@ class Node0:
         return self.node()
 
     def application(self) -> web.Application:
-        async def vms(call: Call[None, None]) -> tuple[VM, ...]:
+        async def vms(call: Call[None, api.VmFilter]) -> tuple[VM, ...]:
             return tuple(self.vms.values())
 
         async def show(call: Call[None, None]) -> VM:

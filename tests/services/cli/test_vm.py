@@ -164,10 +164,10 @@ def test_an_empty_list_is_an_empty_array(atoll: Atoll) -> None:
 
 def test_list_shows_a_table_with_the_columns_asked_for(atoll: Atoll, cloud: Any) -> None:
     cloud.node.make("web")
-    outcome = atoll("vm", "list", "-c", "name,ip,state")
+    outcome = atoll("vm", "list", "-c", "NAME,Ip,state")
     assert outcome.out.splitlines() == [
-        "NAME          IP             STATE",
-        "web           10.213.0.5     running",
+        "NAME  IP          STATE",
+        "web   10.213.0.5  running",
     ]
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from atoll.api import changes
 from atoll.api import hypervisor as routes
 from atoll.api.changes import ChangeVm
-from atoll.api.hypervisor import CreateVm, Progress, StopVm, Wait
+from atoll.api.hypervisor import CreateVm, Progress, StopVm, VmFilter, Wait
 from atoll.api.route import Bound, Call, Done, bind, bind_download, bind_stream
 from atoll.errors import NotFound
 from atoll.hypervisor.http.calls import permit_of, reference
-from atoll.hypervisor.http.views import seen_by
+from atoll.hypervisor.http.views import seen_by, selected
 from atoll.hypervisor.service import Hypervisor
 from atoll.hypervisor.vms.records import Records
 from atoll.model.vm import VM
@@ -43,9 +43,9 @@ class VmHandlers:
             bind(changes.VM_ABANDON, self.abandon),
         )
 
-    async def list(self, call: Call[None, None]) -> tuple[VM, ...]:
+    async def list(self, call: Call[None, VmFilter]) -> tuple[VM, ...]:
         see = seen_by(call.identity, "vm.list", self._service.operators)
-        return see(self._service.vms.list())
+        return see(selected(self._service.vms.list(), call.query, call.identity))
 
     def create(self, call: Call[CreateVm, None]) -> Lines:
         lines = self._service.creator.create(call.body, call.identity, call.notes.append)
