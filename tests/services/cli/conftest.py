@@ -66,6 +66,7 @@ class Node0:
     history: bytes = b"booting\r\n"
     hold_after: str = ""
     """Let a create wait for ever after this stage."""
+    held_now: list[str] = field(default_factory=list)
     abandoned: list[str] = field(default_factory=list)
     hold_before: bool = False
     """Let a create wait for ever before its first stage."""
@@ -119,6 +120,7 @@ class Node0:
             if stage == self.mute_after:
                 return
             if stage == self.hold_after:
+                self.held_now.append(spec.name)
                 await self.held()
         if call.body.wait.wait_for == "port:9":
             raise TimedOut(f"waiting for VM {spec.name}: port 9 is closed", hint="atoll vm log tells more")

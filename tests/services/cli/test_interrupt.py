@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -56,7 +57,7 @@ def test_the_first_ctrl_c_undoes_the_create_and_says_so(cloud: Any, stage: str) 
     with person(cloud, "vm", "create", "--name", "web", "--image", "appliance") as someone:
         someone.sees(f"{stage} 0.")
         someone.interrupts()
-        someone.sees("interrupted: VM web is undone: nothing is left")
+        someone.sees("interrupted: undone VM web: nothing is left")
         assert someone.process.wait(30) == 130
         assert cloud.node.abandoned == ["10.213.0.5"]
         assert someone.seen.rindex(b"\x1b[?25h") > someone.seen.rindex(b"\x1b[?25l"), "the cursor is back"
@@ -79,8 +80,8 @@ def test_the_second_ctrl_c_leaves_it_to_the_agent_and_says_so(cloud: Any) -> Non
         someone.interrupts()
         someone.sees("Ctrl-C again leaves that to the agent")
         someone.interrupts()
-        someone.sees("VM web is left to the agent, which undoes it by itself")
-        someone.sees("atoll vm show web")
+        someone.sees("left VM web to the agent, which undoes it by itself")
+        someone.sees("atoll vm list")
         assert someone.process.wait(30) == 130
 
 
@@ -91,3 +92,14 @@ def test_an_agent_that_is_gone_undoes_it_by_itself(cloud: Any) -> None:
         someone.interrupts()
         someone.sees("the agent undoes it by itself")
         assert someone.process.wait(30) == 130
+
+
+def test_of_several_those_that_are_under_way_are_undone(cloud: Any) -> None:
+    cloud.node.hold_after = "started"
+    with person(cloud, "vm", "create", "--name", "web", "--count", "3") as someone:
+        while len(cloud.node.held_now) < 3:
+            time.sleep(0.05)
+        someone.interrupts()
+        someone.sees("interrupted: undone VM web-1, web-2, web-3: nothing is left")
+        assert someone.process.wait(30) == 130
+    assert len(cloud.node.abandoned) == 3

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import io
 from datetime import UTC, datetime, timedelta
 
@@ -11,10 +10,9 @@ from atoll.api.hypervisor import Progress as Stage
 from atoll.api.route import Done
 from atoll.cli.output import Style, render_list, render_one
 from atoll.cli.progress import Progress, follow
-from atoll.cli.vm import each
 from atoll.cli.vm_request import check_ref
 from atoll.cli.vm_view import vm_view
-from atoll.errors import Denied, Invalid, NotFound, Unreachable
+from atoll.errors import Invalid, Unreachable
 from atoll.model.vm import VM, ConsoleKind, MachineType, Running, VmState
 
 NOW = datetime(2024, 5, 1, 12, 3, tzinfo=UTC)
@@ -123,29 +121,6 @@ def test_a_stream_is_followed_to_its_vm():
 def test_a_stream_without_a_result_is_a_broken_connection():
     with pytest.raises(Unreachable), Progress("web", File()) as progress:
         follow(iter([Stage("address", 0.01, WEB.ip)]), progress)
-
-
-def test_all_are_acted_on_and_the_first_failure_counts(capsys):
-    done = []
-
-    def act(ref: str) -> None:
-        if ref == "b":
-            raise Denied("b is not yours")
-        if ref == "c":
-            raise NotFound("no c")
-        done.append(ref)
-
-    assert each(argparse.Namespace(), ["a", "b", "c", "d"], act) == 5
-    assert done == ["a", "d"]
-    assert capsys.readouterr().err == "atoll: b is not yours\natoll: no c\n"
-
-
-def test_a_reader_that_has_gone_ends_the_work():
-    def act(ref: str) -> None:
-        raise BrokenPipeError
-
-    with pytest.raises(BrokenPipeError):
-        each(argparse.Namespace(), ["a"], act)
 
 
 @pytest.mark.parametrize("ref", ["web", "10.0.0.1", "a-b"])

@@ -75,12 +75,6 @@ def test_everything_that_can_be_asked_for_arrives():
     )
 
 
-@pytest.mark.parametrize("missing", [["--name", "web"], ["--image", "appliance"], []])
-def test_a_vm_needs_a_name_and_an_image(missing: list[str]):
-    with pytest.raises(Malformed, match="the following arguments are required"):
-        create_request(parse("create", *missing), b"")
-
-
 def test_what_a_vm_is_read_back_as_makes_it_again(tmp_path: Path):
     asked = CreateVm(VmSpec("web", "appliance", memory_mib=256, protected=True), b"#!/bin/sh\n\xff")
     file = tmp_path / "request"
