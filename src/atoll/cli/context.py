@@ -12,7 +12,6 @@ import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -37,8 +36,7 @@ class ContextFile(msgspec.Struct, frozen=True):
     """The network namespace that the cloud lives in; without it, nobody of ours is at those addresses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """All that a client needs."""
 
     addresses: tuple[Address, ...]

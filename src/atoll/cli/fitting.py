@@ -7,15 +7,15 @@ are left out; what then is still too wide is cut. The first column, the name, is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 GAP_WIDTH = 2
 SHORTEST = 16
 """To which a long text is shortened before a column is left out for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Struct, frozen=True):
     """What a column would like to have."""
 
     width: int

@@ -56,6 +56,15 @@ def main(argv: Sequence[str]) -> int:
         return status
 
 
+def _spare_typing_extensions() -> None:
+    """msgspec takes what it needs from `typing` where that is not installed: the same, 8 ms sooner."""
+    if "msgspec" not in sys.modules and "typing_extensions" not in sys.modules:
+        sys.modules["typing_extensions"] = None  # type: ignore[assignment]
+        import msgspec  # noqa: F401
+
+        del sys.modules["typing_extensions"]
+
+
 def _run(argv: Sequence[str]) -> int:
     from atoll.cli.arguments import help_text, noun_of
 
@@ -63,6 +72,7 @@ def _run(argv: Sequence[str]) -> int:
     if noun is None:
         (sys.stdout if wants_help else sys.stderr).write(help_text(NOUNS))
         return 0 if wants_help else 2
+    _spare_typing_extensions()
     options = parser_for([noun]).parse_args(argv)
     # What a guest or a tag says must not end a listing on a terminal that cannot show it.
     for stream in (sys.stdout, sys.stderr):

@@ -9,8 +9,9 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct, structs
 
 from atoll.cli.arguments import unknown
 from atoll.cli.fitting import Need, fit
@@ -25,8 +26,7 @@ NOTHING_PRINTED = "none"
 GAP = "  "
 
 
-@dataclass(frozen=True, slots=True)
-class Column(Generic[T]):
+class Column(Struct, Generic[T], frozen=True):
     """One thing to tell of each item."""
 
     name: str
@@ -47,8 +47,7 @@ class Column(Generic[T]):
     """So that rows printed one by one line up."""
 
 
-@dataclass(frozen=True, slots=True)
-class View(Generic[T]):
+class View(Struct, Generic[T], frozen=True):
     """How a kind of thing looks."""
 
     name: Callable[[T], str]
@@ -66,8 +65,7 @@ class View(Generic[T]):
         return tuple(known[name] for name in plain)
 
 
-@dataclass(frozen=True, slots=True)
-class Style(Generic[T]):
+class Style(Struct, Generic[T], frozen=True):
     """What the user asked for, checked."""
 
     format: str = "table"
@@ -205,7 +203,7 @@ class Results(Generic[T]):
     def _chosen(self) -> list[Column[T]]:
         """Rows to come are not known: all of them have the columns, and as a rule the widths, of the header."""
         columns = [
-            replace(column, min_width=max(column.min_width, len(column.name)))
+            structs.replace(column, min_width=max(column.min_width, len(column.name)))
             for column in self._style.columns or _table_columns(self._view, self._style)
         ]
         if self._style.width is None or self._style.columns:

@@ -21,6 +21,9 @@ HEAVY = {
     "threading",
     "shutil",
     "difflib",
+    "dataclasses",
+    "inspect",
+    "typing_extensions",
 }
 
 
