@@ -27,7 +27,7 @@ def register(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     from atoll.cli.cloud import steps
     from atoll.cli.cloud.layout import Paths
-    from atoll.errors import NotFound
+    from atoll.errors import Unreachable
 
     directory = cloud_dir(options)
     paths = Paths(directory.absolute())
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     try:
         steps.load(paths)
-    except NotFound:
+    except Unreachable:
         sys.stdout.write(f"there is no cloud in {directory}\n")
         return 0
     check_can_ask(f"down --destroy of the cloud in {directory}", options)

@@ -66,19 +66,26 @@ def _spare_typing_extensions() -> None:
 
 
 def _run(argv: Sequence[str]) -> int:
-    from atoll.cli.arguments import help_text, noun_of
+    from atoll.cli.arguments import as_help, help_text, noun_of
 
-    noun, wants_help = noun_of(argv, NOUNS)
+    argv = as_help(argv)
+    noun, _ = noun_of(argv, NOUNS)
     if noun is None:
-        (sys.stdout if wants_help else sys.stderr).write(help_text(NOUNS))
-        return 0 if wants_help else 2
+        sys.stdout.write(help_text(NOUNS))
+        return 0
     _spare_typing_extensions()
     options = parser_for([noun]).parse_args(argv)
     # What a guest or a tag says must not end a listing on a terminal that cannot show it.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    return options.run(options) or 0
+    from atoll.cli.words import in_words_of
+    from atoll.errors import AtollError
+
+    try:
+        return options.run(options) or 0
+    except AtollError as error:
+        raise in_words_of(error, options.parser.flags) from error.__cause__
 
 
 def parser_for(nouns: Iterable[str]) -> Parser:

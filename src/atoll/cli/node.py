@@ -12,7 +12,7 @@ from atoll.api import given
 from atoll.api import hypervisor as api
 from atoll.api.route import Unary
 from atoll.cli import node_install
-from atoll.cli.arguments import Commands, add_noun, add_verb
+from atoll.cli.arguments import Commands, add_noun, add_verb, plain_mac
 from atoll.cli.context import connect
 from atoll.cli.output import Column, Style, View, add_show_options, joined, render_one, style_of, table, write
 from atoll.cli.vm_view import show_cpus
@@ -230,7 +230,7 @@ def add_lease(options: argparse.Namespace) -> None:
     style = style_of(options, NODE_VIEW)
     lease = Reservation(
         ip=options.ip,
-        mac=options.mac,
+        mac=plain_mac(options.mac),
         hostname=options.name,
         subnet=options.subnet,
         boot=Boot(
@@ -337,10 +337,10 @@ def parse_addresses(words: Sequence[str]) -> tuple[Address, ...]:
     """IP, IP MAC and FIRST-LAST, mixed as they come."""
     found: dict[str, str] = {}
     last = ""
-    for word in words:
+    for word in map(plain_mac, words):
         if ":" in word:
             if not last or not re.fullmatch(MAC_PATTERN, word):
-                why = "must be a unicast MAC address in lower case, behind the IP that it belongs to"
+                why = "must be a unicast MAC address, behind the IP that it belongs to"
                 raise Invalid("mac", word, why)
             found[last], last = word, ""
             continue

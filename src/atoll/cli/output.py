@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, structs
 
-from atoll.cli.arguments import unknown
 from atoll.cli.fitting import Need, fit
 from atoll.cli.terminal import clipped, columns_of, has_colour, painted, printable, width_of
+from atoll.cli.words import unknown
 from atoll.errors import Malformed
 
 T = TypeVar("T")

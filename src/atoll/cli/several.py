@@ -15,6 +15,7 @@ from atoll.api.client import Client
 from atoll.cli import failure
 from atoll.cli.context import connect, diagnosed
 from atoll.cli.output import notice
+from atoll.cli.words import in_words_of
 from atoll.errors import AtollError
 from atoll.system import clock
 
@@ -78,7 +79,7 @@ def run(
         try:
             result = act(client, name)
         except Exception as error:
-            told = diagnosed(failure.as_atoll_error(error), options)
+            told = in_words_of(diagnosed(failure.as_atoll_error(error), options), options.parser.flags)
             with lock:
                 outcome.failed[name] = told
                 if not over.is_set():

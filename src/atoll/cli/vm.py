@@ -51,7 +51,9 @@ def register(commands: Commands) -> None:
     add = add_verb(vm, "show", show, summary="Show one VM.", example="atoll vm show web -o yaml")
     add_vm_argument(add)
     add.add_argument(
-        "--as-request", action="store_true", help="print what vm create --request takes to make it again"
+        "--as-request",
+        action="store_true",
+        help="print what vm create --request takes to make it again; with -o yaml to be read",
     )
     add_show_options(add)
     vm_life.register(vm)
@@ -84,15 +86,19 @@ def show(options: argparse.Namespace) -> None:
             user_data = (
                 b"".join(client.download(api.VM_USER_DATA, {"vm": vm.ip})) if vm.user_data_sha256 else b""
             )
-            write(request_text(vm, user_data))
+            write(request_text(vm, user_data, options.output))
             return
     write(render_one(view, vm, style))
 
 
-def request_text(vm: VM, user_data: bytes) -> str:
-    """What makes a VM like this one, as `vm create --request` takes it."""
+def request_text(vm: VM, user_data: bytes, output: str) -> str:
+    """What makes a VM like this one: in JSON as `vm create --request` takes it, in YAML to be read."""
     import msgspec
 
     from atoll.api.replay import as_request
+    from atoll.cli.yamltext import to_yaml
 
-    return shown_json(msgspec.json.format(msgspec.json.encode(as_request(vm, user_data)), indent=2)) + "\n"
+    request = as_request(vm, user_data)
+    if output == "yaml":
+        return to_yaml(msgspec.to_builtins(request))
+    return shown_json(msgspec.json.format(msgspec.json.encode(request), indent=2)) + "\n"

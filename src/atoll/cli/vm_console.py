@@ -28,9 +28,9 @@ def add_console_verbs(vm: Commands) -> None:
     )
     add.add_argument(
         "--linger",
-        default="1",
-        metavar="SECONDS",
-        help="input that is no terminal has ended: leave once the guest was silent so long; default 1",
+        default="1s",
+        metavar="TIME",
+        help="input that is no terminal has ended: leave once the guest was silent so long; default 1s",
     )
     add = add_verb(
         vm,

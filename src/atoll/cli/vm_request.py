@@ -137,13 +137,15 @@ def add_wait_options(parser: Parser) -> None:
     parser.add_argument(
         "--wait-for", metavar="STAGE", help="started, dhcp, metadata or port:N; default: what the image says"
     )
-    parser.add_argument("--timeout", default="60", metavar="SECONDS", help="how long to wait; default 60")
+    parser.add_argument(
+        "--timeout", default="60s", metavar="TIME", help="how long to wait: 90s, 5m; default 60s"
+    )
 
 
 def add_stop_options(parser: Parser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
-        "--grace", default="15", metavar="SECONDS", help="time for the guest to power down; default 15"
+        "--grace", default="15s", metavar="TIME", help="time for the guest to power down; default 15s"
     )
     how.add_argument("--force", action="store_true", help="at once, like pulling the plug")
 

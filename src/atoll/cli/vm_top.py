@@ -41,9 +41,7 @@ def register(vm: Commands) -> None:
         summary="Show what VMs use: CPUs, memory, disk and network. The node comes first.",
         example="atoll vm top --sort=-cpus",
     )
-    add.add_argument(
-        "--for", dest="span", default="1", metavar="SECONDS", help="between two looks; default 1"
-    )
+    add.add_argument("--for", dest="span", default="1s", metavar="TIME", help="between two looks; default 1s")
     add_list_options(add)
 
 

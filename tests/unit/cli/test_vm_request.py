@@ -109,7 +109,7 @@ def test_a_request_is_not_mixed_with_options(tmp_path: Path, option: list[str]):
 @pytest.mark.parametrize(
     ("argv", "field"),
     [
-        (["--memory", "12"], "memory_mib"),
+        (["--memory", "12M"], "memory_mib"),
         (["--memory", "1.5"], "memory"),
         (["--cpus", "0"], "milli_cpus"),
         (["--cpus", "1.2345"], "cpus"),
@@ -208,9 +208,9 @@ def test_stop_asks_first_and_forces_at_once_when_told():
     assert stop_request(parse("stop", "web", "--grace", "1m")) == StopVm(grace_s=60)
     assert stop_request(parse("stop", "web", "--force")) == StopVm(grace_s=0)
     with pytest.raises(Malformed, match="not allowed with"):
-        parse("stop", "web", "--force", "--grace", "3")
+        parse("stop", "web", "--force", "--grace", "3s")
     with pytest.raises(Invalid, match="grace"):
-        stop_request(parse("stop", "web", "--grace", "601"))
+        stop_request(parse("stop", "web", "--grace", "601s"))
 
 
 def test_user_data_is_read_up_to_its_limit(tmp_path: Path):
