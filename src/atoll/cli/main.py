@@ -24,7 +24,7 @@ NOUNS = {
     "node": "install and show a node; give it subnets and addresses; drain it",
     "lease": "list and follow the leases of DHCP",
     "image": "list images",
-    "event": "list and follow what happens on a node",
+    "event": "list and follow what happens to VMs",
     "audit": "list who did what on a node",
     "ca": "issue, inspect and revoke certificates",
     "completion": "completion for bash, zsh and fish",

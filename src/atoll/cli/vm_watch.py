@@ -18,7 +18,7 @@ TICK_S = 1.0
 
 
 def watch(options: argparse.Namespace, wanted: VmFilter | None) -> None:
-    check_terminal("vm list --watch", "atoll event list --follow -o json")
+    check_terminal("vm list --watch", "atoll event stream --follow -o json")
     if options.output not in ("table", "wide"):
         raise Malformed(f"vm list --watch: -o {options.output} cannot be drawn", hint="leave out one of them")
     picture = ""

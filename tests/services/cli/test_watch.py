@@ -54,4 +54,4 @@ def test_the_list_follows_what_happens_and_the_terminal_is_restored(cloud: Any, 
 def test_without_a_terminal_there_is_nothing_to_watch(atoll: Any) -> None:
     outcome = atoll("vm", "list", "--watch")
     assert (outcome.status, outcome.out) == (2, "")
-    assert "atoll event list --follow" in outcome.err
+    assert "atoll event stream --follow" in outcome.err
