@@ -143,6 +143,12 @@ def noun_of(argv: Sequence[str], nouns: Iterable[str]) -> tuple[str | None, bool
     return None, False
 
 
+def verb_of(argv: Sequence[str], noun: str) -> str | None:
+    """The word after the noun, where that is plain to see."""
+    after = argv[list(argv).index(noun) + 1 :]
+    return after[0] if after and not after[0].startswith("-") else None
+
+
 def help_text(nouns: Mapping[str, str]) -> str:
     """`atoll --help`, without importing any noun."""
     lines = ["usage: atoll [options] NOUN VERB …", "", "One small cloud over all of your machines.", ""]

@@ -27,7 +27,7 @@ from atoll.cli.output import (
     style_of,
     write,
 )
-from atoll.cli.vm_request import check_ref
+from atoll.cli.vm_ref import check_ref
 from atoll.errors import Invalid
 from atoll.model.event import Event, EventKind
 from atoll.model.history import FieldChange, HistoryEntry
@@ -140,6 +140,12 @@ def _change_text(change: FieldChange) -> str:
     name = change.field.removesuffix("_mib").removesuffix("_sha256").replace("_", "-")
     if not change.old and not change.new:
         return f"{name} changed"
+    if change.field == "pending":
+        return (
+            "nothing waits for its next start"
+            if change.new == "-"
+            else f"waits for its next start: {change.new}"
+        )
     if change.field.endswith("_mib"):
         return f"{name} {_mib(change.old)} → {_mib(change.new)}"
     if change.field == "milli_cpus":

@@ -66,7 +66,7 @@ def _spare_typing_extensions() -> None:
 
 
 def _run(argv: Sequence[str]) -> int:
-    from atoll.cli.arguments import as_help, help_text, noun_of
+    from atoll.cli.arguments import as_help, help_text, noun_of, verb_of
 
     argv = as_help(argv)
     noun, _ = noun_of(argv, NOUNS)
@@ -74,7 +74,7 @@ def _run(argv: Sequence[str]) -> int:
         sys.stdout.write(help_text(NOUNS))
         return 0
     _spare_typing_extensions()
-    options = parser_for([noun]).parse_args(argv)
+    options = parser_for([noun], verb_of(argv, noun)).parse_args(argv)
     # What a guest or a tag says must not end a listing on a terminal that cannot show it.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -88,13 +88,17 @@ def _run(argv: Sequence[str]) -> int:
         raise in_words_of(error, options.parser.flags) from error.__cause__
 
 
-def parser_for(nouns: Iterable[str]) -> Parser:
-    """The parser that knows these nouns."""
+def parser_for(nouns: Iterable[str], verb: str | None = None) -> Parser:
+    """The parser that knows these nouns; of one that has many verbs, perhaps this one alone."""
     from importlib import import_module
 
     from atoll.cli.arguments import top_parser
 
     parser, commands = top_parser()
     for noun in nouns:
-        import_module(f"atoll.cli.{noun}").register(commands)
+        register = import_module(f"atoll.cli.{noun}").register
+        if verb is not None and noun == "vm":
+            register(commands, verb)
+        else:
+            register(commands)
     return parser

@@ -1,104 +1,33 @@
-"""`atoll vm`: VMs of a node. Effects: calls the Hypervisor, prints."""
+"""`atoll vm`: which module has which verb. Imports that of the verb which was typed, and no other."""
 
 from __future__ import annotations
 
-import argparse
+from importlib import import_module
 
-from atoll.api import hypervisor as api
-from atoll.cli import vm_change, vm_life, vm_log, vm_top
-from atoll.cli.arguments import Commands, add_noun, add_verb
-from atoll.cli.context import connect
-from atoll.cli.output import (
-    add_list_options,
-    add_show_options,
-    render_list,
-    render_one,
-    shown_json,
-    style_of,
-    write,
-)
-from atoll.cli.vm_console import add_console_verbs
-from atoll.cli.vm_create import create
-from atoll.cli.vm_filter import add_filter_options, filter_of
-from atoll.cli.vm_request import (
-    add_create_options,
-    add_vm_argument,
-    check_ref,
-)
-from atoll.cli.vm_view import vm_view
-from atoll.model.vm import VM
-from atoll.system import clock
+from atoll.cli.arguments import Commands, add_noun
+
+MODULES = {
+    "create": "vm_create",
+    "list": "vm_list",
+    "show": "vm_list",
+    "start": "vm_life",
+    "stop": "vm_life",
+    "reboot": "vm_life",
+    "destroy": "vm_life",
+    "change": "vm_change",
+    "become-primary-owner": "vm_change",
+    "top": "vm_top",
+    "console": "vm_console",
+    "vnc": "vm_console",
+    "log": "vm_log",
+    "user-data": "vm_log",
+}
+"""Each has a function `register(vm)` for all verbs of its own."""
 
 
-def register(commands: Commands) -> None:
+def register(commands: Commands, verb: str | None = None) -> None:
+    """All verbs; or, of one that there is, those that its module has."""
     vm = add_noun(commands, "vm", "VMs: what a user runs, whatever runs it.")
-    add = add_verb(
-        vm,
-        "create",
-        create,
-        summary="Create and start VMs, and wait until they are of use.",
-        example="atoll vm create --name web --memory 256MiB --wait-for port:80 --count 3",
-    )
-    add_create_options(add)
-    add_show_options(add)
-    add = add_verb(
-        vm, "list", list_, summary="List VMs.", example="atoll vm list --mine --state running --sort=-memory"
-    )
-    add_list_options(add)
-    add_filter_options(add)
-    add.add_argument("-w", "--watch", action="store_true", help="follow what happens; q or Ctrl-C ends it")
-    add.set_defaults(sort="ip")
-    add = add_verb(vm, "show", show, summary="Show one VM.", example="atoll vm show web -o yaml")
-    add_vm_argument(add)
-    add.add_argument(
-        "--as-request",
-        action="store_true",
-        help="print what vm create --request takes to make it again; with -o yaml to be read",
-    )
-    add_show_options(add)
-    vm_life.register(vm)
-    vm_change.register(vm)
-    vm_top.register(vm)
-    add_console_verbs(vm)
-    vm_log.register(vm)
-
-
-def list_(options: argparse.Namespace) -> None:
-    view = vm_view(clock.now())
-    style, wanted = style_of(options, view), filter_of(options)
-    if options.watch:
-        from atoll.cli.vm_watch import watch
-
-        watch(options, wanted)
-        return
-    with connect(options) as client:
-        vms = client.call(api.VM_LIST, query=wanted)
-    write(render_list(view, vms, style))
-
-
-def show(options: argparse.Namespace) -> None:
-    view = vm_view(clock.now())
-    style = style_of(options, view)
-    ref = check_ref(options.vm)
-    with connect(options) as client:
-        vm = client.call(api.VM_SHOW, {"vm": ref})
-        if options.as_request:
-            user_data = (
-                b"".join(client.download(api.VM_USER_DATA, {"vm": vm.ip})) if vm.user_data_sha256 else b""
-            )
-            write(request_text(vm, user_data, options.output))
-            return
-    write(render_one(view, vm, style))
-
-
-def request_text(vm: VM, user_data: bytes, output: str) -> str:
-    """What makes a VM like this one: in JSON as `vm create --request` takes it, in YAML to be read."""
-    import msgspec
-
-    from atoll.api.replay import as_request
-    from atoll.cli.yamltext import to_yaml
-
-    request = as_request(vm, user_data)
-    if output == "yaml":
-        return to_yaml(msgspec.to_builtins(request))
-    return shown_json(msgspec.json.format(msgspec.json.encode(request), indent=2)) + "\n"
+    modules = [MODULES[verb]] if verb in MODULES else dict.fromkeys(MODULES.values())
+    for module in modules:
+        import_module(f"atoll.cli.{module}").register(vm)

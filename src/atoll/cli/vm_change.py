@@ -13,7 +13,8 @@ from atoll.cli.arguments import Commands, Parser, add_verb, parse_tags
 from atoll.cli.context import connect
 from atoll.cli.output import Results, add_show_options, joined, notice, style_of
 from atoll.cli.vm_policies import NEVER, add_hardware_options, add_policy_options, hardware_of, parse_expiry
-from atoll.cli.vm_request import add_vm_argument, check_ref, read_ssh_keys, read_user_data
+from atoll.cli.vm_ref import add_vm_argument, check_ref
+from atoll.cli.vm_request import read_ssh_keys, read_user_data
 from atoll.cli.vm_view import show_cpus, vm_view, waiting
 from atoll.errors import Invalid, Malformed
 from atoll.model.size import parse_mib, parse_milli_cpus, show_mib

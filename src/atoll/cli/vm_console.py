@@ -6,10 +6,10 @@ import argparse
 import sys
 
 from atoll.cli.arguments import Commands, add_verb
-from atoll.cli.vm_request import add_vm_argument, check_ref
+from atoll.cli.vm_ref import add_vm_argument, check_ref
 
 
-def add_console_verbs(vm: Commands) -> None:
+def register(vm: Commands) -> None:
     add = add_verb(
         vm,
         "console",

@@ -17,10 +17,17 @@ from atoll.api import hypervisor as api
 from atoll.api.changes import VM_ABANDON, VM_ACKNOWLEDGE
 from atoll.api.client import Client
 from atoll.cli import failure
+from atoll.cli.arguments import Commands, add_verb
 from atoll.cli.context import connect
-from atoll.cli.output import Results, Style, View, notice, style_of
+from atoll.cli.output import Results, Style, View, add_show_options, notice, style_of
 from atoll.cli.progress import Progress, follow, stages_ahead
-from atoll.cli.vm_request import create_request, parse_count, read_user_data, replayed_request
+from atoll.cli.vm_request import (
+    add_create_options,
+    create_request,
+    parse_count,
+    read_user_data,
+    replayed_request,
+)
 from atoll.cli.vm_view import vm_view
 from atoll.errors import AtollError, Conflict, Malformed, TimedOut
 from atoll.model.image import Image
@@ -28,6 +35,18 @@ from atoll.model.vm import VM
 from atoll.system import clock
 
 DEFAULT_IMAGE = "appliance"
+
+
+def register(vm: Commands) -> None:
+    add = add_verb(
+        vm,
+        "create",
+        create,
+        summary="Create and start VMs, and wait until they are of use.",
+        example="atoll vm create --name web --memory 256MiB --wait-for port:80 --count 3",
+    )
+    add_create_options(add)
+    add_show_options(add)
 
 
 def create(options: argparse.Namespace) -> int:

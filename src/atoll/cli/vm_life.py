@@ -14,14 +14,8 @@ from atoll.cli.asking import add_yes_option, check_can_ask, confirm, vm_going
 from atoll.cli.context import connect
 from atoll.cli.output import Results, add_show_options, notice, style_of
 from atoll.cli.progress import Progress, follow, stages_ahead
-from atoll.cli.vm_request import (
-    add_stop_options,
-    add_vm_argument,
-    add_wait_options,
-    check_ref,
-    stop_request,
-    wait_request,
-)
+from atoll.cli.vm_ref import add_vm_argument, check_ref
+from atoll.cli.vm_request import add_stop_options, add_wait_options, stop_request, wait_request
 from atoll.cli.vm_view import vm_view
 from atoll.errors import NotFound
 from atoll.model.vm import STAGES, VM

@@ -19,7 +19,7 @@ from atoll.cli.context import connect
 from atoll.cli.guest_text import GuestText
 from atoll.cli.output import notice
 from atoll.cli.terminal import has_colour
-from atoll.cli.vm_request import add_vm_argument, check_ref
+from atoll.cli.vm_ref import add_vm_argument, check_ref
 from atoll.errors import NotFound
 
 POLL_S = 0.5

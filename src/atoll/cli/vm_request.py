@@ -18,8 +18,8 @@ from typing import IO, Any
 import msgspec
 from msgspec import structs
 
-from atoll.api.hypervisor import VM_REF_PATTERN, CreateVm, StopVm, Wait
-from atoll.cli.arguments import VM_METAVAR, Parser, parse_duration_s, parse_tags
+from atoll.api.hypervisor import CreateVm, StopVm, Wait
+from atoll.cli.arguments import Parser, parse_duration_s, parse_tags
 from atoll.cli.vm_policies import (
     add_hardware_options,
     add_policy_options,
@@ -150,10 +150,6 @@ def add_stop_options(parser: Parser) -> None:
     how.add_argument("--force", action="store_true", help="at once, like pulling the plug")
 
 
-def add_vm_argument(parser: Parser, *, several: bool = False) -> None:
-    parser.add_argument("vm", nargs="+" if several else None, metavar=VM_METAVAR)
-
-
 def create_request(options: argparse.Namespace, user_data: bytes, now: datetime | None = None) -> CreateVm:
     """What was typed. A name or an image that was not is filled in later: only the node knows what there is."""
     request_id = options.request_id
@@ -234,11 +230,6 @@ def stop_request(options: argparse.Namespace) -> StopVm:
     if grace_s > MAX_GRACE_S:
         raise Invalid("grace", options.grace, f"must be at most {MAX_GRACE_S} seconds")
     return StopVm(grace_s=grace_s)
-
-
-def check_ref(ref: str) -> str:
-    shape = "an IPv4 address or a name of a-z, 0-9 and '-'"
-    return check_pattern("VM", ref, VM_REF_PATTERN, shape, hint="see: atoll vm list")
 
 
 def read_user_data(source: str | None) -> bytes:

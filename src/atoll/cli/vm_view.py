@@ -11,6 +11,7 @@ from atoll.model.hardware import Watchdog
 from atoll.model.size import show_mib
 from atoll.model.ssh import comment_of, kind_of
 from atoll.model.vm import VM, VmState
+from atoll.model.volume import Volume
 
 _GREEN, _YELLOW, _RED, _DIM = "32", "33", "31", "2"
 _COLOURS = {
@@ -38,8 +39,8 @@ def vm_view(now: datetime) -> View[VM]:
             Column("cpus", lambda vm: show_cpus(vm.milli_cpus), key=lambda vm: vm.milli_cpus, rank=7),
             Column(
                 "memory",
-                lambda vm: show_mib(vm.memory_mib),
-                key=lambda vm: vm.memory_mib,
+                lambda vm: show_mib(_memory_mib(vm)),
+                key=_memory_mib,
                 min_width=7,
                 rank=5,
             ),
@@ -166,7 +167,18 @@ def _keys(vm: VM) -> str:
 
 
 def _volumes(vm: VM) -> str:
-    return joined(f"{volume.name} {volume.format} {show_mib(volume.size_mib)}" for volume in vm.volumes)
+    return joined(_volume(volume) for volume in vm.volumes)
+
+
+def _volume(volume: Volume) -> str:
+    if volume.in_memory and not volume.size_mib:
+        return f"{volume.name} in memory"
+    return f"{volume.name} {volume.format} {show_mib(volume.size_mib)}"
+
+
+def _memory_mib(vm: VM) -> int:
+    """What it has; what it will have is in what waits."""
+    return vm.running.memory_mib if vm.running is not None else vm.memory_mib
 
 
 def _watchdog(vm: VM) -> str:

@@ -26,7 +26,7 @@ from atoll.cli.output import (
     write,
 )
 from atoll.cli.vm_policies import parse_volume
-from atoll.cli.vm_request import add_vm_argument, check_ref
+from atoll.cli.vm_ref import add_vm_argument, check_ref
 from atoll.errors import Conflict, Invalid, Unreachable
 from atoll.model.size import parse_mib, show_mib
 from atoll.model.vm import VM

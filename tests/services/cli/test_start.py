@@ -55,6 +55,12 @@ def test_list_needs_only_the_light_client(cloud: Any) -> None:
     loaded = modules_after(cloud, "vm", "list")
     assert "http.client" in loaded
     assert not loaded & HEAVY
+    assert not loaded & {
+        "atoll.cli.vm_create",
+        "atoll.cli.vm_change",
+        "atoll.cli.vm_life",
+        "atoll.cli.progress",
+    }
     assert not loaded & {"atoll.cli.console", "atoll.cli.node", "atoll.cli.ca", "atoll.identity.authority"}
 
 

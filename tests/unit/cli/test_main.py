@@ -4,8 +4,9 @@ import argparse
 
 import pytest
 
-from atoll.cli.arguments import Parser
+from atoll.cli.arguments import Parser, verb_of
 from atoll.cli.main import NOUNS, main, parser_for
+from atoll.cli.vm import MODULES
 
 OURS = ("vm", "node", "image", "event", "ca", "completion")
 
@@ -151,3 +152,28 @@ def test_help_of_a_verb_is_success(capsys):
 
 def test_commands_are_given_to_register_as_argparse_knows_them():
     assert isinstance(parser_for(["vm"])._subparsers._group_actions[0], argparse._SubParsersAction)
+
+
+def test_every_verb_of_vms_is_in_the_module_that_is_said_to_have_it():
+    assert set(MODULES) == set(verbs_of("vm"))
+    for verb in MODULES:
+        found = parser_for(["vm"], verb)._subparsers._group_actions[0].choices["vm"]
+        assert verb in found._subparsers._group_actions[0].choices
+
+
+def test_a_word_that_is_no_verb_is_compared_with_all_of_them():
+    found = parser_for(["vm"], "destory")._subparsers._group_actions[0].choices["vm"]
+    assert set(found._subparsers._group_actions[0].choices) == set(MODULES)
+
+
+@pytest.mark.parametrize(
+    ("argv", "verb"),
+    [
+        (["vm", "list"], "list"),
+        (["--dir", "vm", "vm", "list"], "vm"),
+        (["vm", "--dir", "x", "list"], None),
+        (["vm"], None),
+    ],
+)
+def test_the_verb_is_the_word_after_the_noun(argv, verb):
+    assert verb_of(argv, "vm") == verb

@@ -10,7 +10,7 @@ from atoll.api.hypervisor import Progress as Stage
 from atoll.api.route import Done
 from atoll.cli.output import Style, render_list, render_one
 from atoll.cli.progress import Progress, follow
-from atoll.cli.vm_request import check_ref
+from atoll.cli.vm_ref import check_ref
 from atoll.cli.vm_view import vm_view
 from atoll.errors import Invalid, Unreachable
 from atoll.model.vm import VM, ConsoleKind, MachineType, Running, VmState
