@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 
 from msgspec import Struct
@@ -38,10 +39,13 @@ def register(vm: Commands) -> None:
         vm,
         "top",
         top,
-        summary="Show what VMs use: CPUs, memory, disk and network. The node comes first.",
+        summary="Show what VMs use: CPUs, memory, disk and network; live at a terminal. The node comes first.",
         example="atoll vm top --sort=-cpus",
     )
     add.add_argument("--for", dest="span", default="1s", metavar="TIME", help="between two looks; default 1s")
+    add.add_argument(
+        "--once", action="store_true", help="look once, also at a terminal, which else is followed"
+    )
     add_list_options(add)
 
 
@@ -50,6 +54,11 @@ def top(options: argparse.Namespace) -> None:
     span_s = parse_duration_s("for", options.span)
     if not LEAST_S <= span_s <= MOST_S:
         raise Invalid("for", options.span, f"must be from {LEAST_S:g} to {MOST_S:g} seconds")
+    if style.is_text and not options.once and sys.stdin.isatty() and sys.stdout.isatty():
+        from atoll.cli.vm_top_live import follow
+
+        follow(options, span_s)
+        return
     with connect(options) as client:
         first = client.call(UTILISATION)
         time.sleep(span_s)

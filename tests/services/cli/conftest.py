@@ -21,6 +21,7 @@ from aiohttp import web
 
 from atoll.api import hypervisor as api
 from atoll.api.changes import VM_ABANDON, VM_ACKNOWLEDGE, VM_CHANGE, ChangeVm
+from atoll.api.observing import UTILISATION
 from atoll.api.route import (
     ByteSocket,
     Call,
@@ -41,6 +42,7 @@ from atoll.model.identity import Identity
 from atoll.model.image import DirectBoot, Image
 from atoll.model.network import Subnet, mac_for
 from atoll.model.node import Capacity, DriverInfo, Node, Pool
+from atoll.model.utilisation import Usage, Utilisation, VmUsage
 from atoll.model.vm import VM, ConsoleKind, VmState
 
 CREATED_AT = datetime(2024, 5, 1, 12, 0, tzinfo=UTC)
@@ -245,7 +247,13 @@ class Node0:
         async def images(call: Call[None, None]) -> tuple[Image, ...]:
             return (Image("appliance", ("qemu",), DirectBoot("vmlinuz", "initrd"), "sha256:ab", "tiny"),)
 
+        async def utilisation(call: Call[None, None]) -> Utilisation:
+            usage = Usage(1.0, 64)
+            used = tuple(VmUsage(vm.ip, vm.name, str(vm.state), usage) for vm in self.vms.values())
+            return Utilisation(datetime.now(UTC), 2, 4096, usage, used)
+
         routes = [
+            bind(UTILISATION, utilisation),
             bind(api.VM_LIST, vms), bind(api.VM_SHOW, show), bind_stream(api.VM_CREATE, self.create),
             bind_stream(api.VM_START, self.start), bind_stream(api.VM_REBOOT, self.start),
             bind(api.VM_STOP, self.stop), bind(api.VM_DESTROY, self.destroy),
