@@ -26,7 +26,8 @@ PORT = 6976
 VM_REF_PATTERN = r"^[a-z0-9][a-z0-9.-]{0,62}$"
 REQUEST_ID_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
 MAX_WAIT_S = 3600
-MAX_FILTER = 4096
+MAX_FILTER = 512
+"""Characters, each of which may be twelve in a URL, of which servers take about 8000."""
 
 Seconds = Annotated[float, Meta(gt=0, le=MAX_WAIT_S)]
 RequestId = Annotated[str, Meta(pattern=REQUEST_ID_PATTERN, max_length=64)]
@@ -94,6 +95,8 @@ class VmFilter(Struct, frozen=True, forbid_unknown_fields=True):
     def wanted_tags(self) -> dict[str, str]:
         if self.tags is None:
             return {}
+        if len(self.tags) > MAX_FILTER:
+            raise Invalid("tags", self.tags, f"is longer than {MAX_FILTER} characters", hint="ask for fewer")
         try:
             return json.decode(self.tags, type=dict[str, str])
         except MsgspecError:
