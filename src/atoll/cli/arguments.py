@@ -13,11 +13,11 @@ from atoll.cli.words import unknown, unknown_noun
 from atoll.errors import Invalid, Malformed
 
 GLOBAL_OPTIONS = (
-    ("--dir", "DIR", "ATOLL_DIR", "the cloud on this machine to use (default /var/lib/atoll)"),
-    ("--node", "HOST[:PORT],…", "ATOLL_NODE", "talk to this Hypervisor instead; the first that answers"),
-    ("--cert", "FILE", "ATOLL_CERT", "client certificate (default DIR/client/user.pem)"),
-    ("--key", "FILE", "ATOLL_KEY", "its private key (default DIR/client/user.key)"),
-    ("--ca", "FILE", "ATOLL_CA", "certificate of the CA to trust (default DIR/client/ca.pem)"),
+    ("--dir", "DIR", "ATOLL_DIR", "the cloud on this machine (/var/lib/atoll)"),
+    ("--node", "HOST[:PORT],…", "ATOLL_NODE", "this Hypervisor; the first that answers"),
+    ("--cert", "FILE", "ATOLL_CERT", "your certificate (DIR/client/user.pem)"),
+    ("--key", "FILE", "ATOLL_KEY", "its private key (DIR/client/user.key)"),
+    ("--ca", "FILE", "ATOLL_CA", "the CA to trust (DIR/client/ca.pem)"),
 )
 QUIET = ("-q", "--quiet")
 VM_METAVAR = "IP|NAME"
@@ -161,8 +161,9 @@ def help_text(nouns: Mapping[str, str]) -> str:
         f"  {'-q, --quiet':<24}no progress on standard error",
         f"  {'-V, --version':<24}print the version",
         "",
-        "exit status: 0 ok, 1 error, 2 usage, 3 not found, 4 conflict, 5 denied, 6 no capacity,",
-        "             7 unreachable, 8 timed out, 9 too many calls, 10 done in part, 130 interrupted",
+        "exit status: 0 ok, 1 error, 2 usage, 3 not found, 4 conflict, 5 denied,",
+        "             6 no capacity, 7 unreachable, 8 timed out, 9 too many calls,",
+        "             10 done in part, 130 interrupted",
         "",
         "atoll help NOUN [VERB] says more. To begin: atoll up && atoll vm create",
     ]

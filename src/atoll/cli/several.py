@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from atoll.api.client import Client
 from atoll.cli import failure
-from atoll.cli.context import connect, diagnosed
+from atoll.cli.context import connect, diagnosed, find
 from atoll.cli.output import notice
 from atoll.cli.words import in_words_of
 from atoll.errors import AtollError
@@ -58,6 +58,7 @@ def run(
     options: argparse.Namespace, names: Sequence[str], act: Callable[[Client, str], T], word: str
 ) -> Outcome[T]:
     """Act on every one, whatever becomes of the others. An interrupt goes to the caller, when all have begun to end."""
+    find(options)  # where there is no cloud, that is said once
     outcome: Outcome[T] = Outcome()
     queue, lock, over = list(reversed(names)), threading.Lock(), threading.Event()
     began = clock.monotonic()

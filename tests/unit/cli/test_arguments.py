@@ -95,6 +95,10 @@ def test_help_names_every_noun_with_its_summary():
     assert "  dog         man's friend\n  cat         its own\n" in text
 
 
+def test_help_fits_80_columns():
+    assert max(map(len, help_text(NOUNS).splitlines())) <= 80
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [

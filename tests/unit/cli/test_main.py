@@ -130,7 +130,18 @@ def test_errors_speak_of_options(capsys, argv, brief):
     assert capsys.readouterr().err.startswith(brief)
 
 
-@pytest.mark.parametrize("argv", [["vm", "list"], ["status"], ["down"], ["event", "list"], ["node", "show"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["vm", "list"],
+        ["vm", "stop", "a", "b"],
+        ["vm", "create"],
+        ["status"],
+        ["down"],
+        ["event", "list"],
+        ["node", "show"],
+    ],
+)
 def test_without_a_cloud_every_command_ends_the_same_way(capsys, tmp_path, argv):
     assert main([*argv, "--dir", str(tmp_path / "none")]) == 7
     error, hint = capsys.readouterr().err.splitlines()
