@@ -141,7 +141,7 @@ def _create_several(
     try:
         outcome = several.run(options, list(wanted), act, "made")
     except KeyboardInterrupt:
-        return give_up(client, {name: one.ip or name for name, one in under_way.items()}, options)
+        return give_up(client, {name: one.ip or name for name, one in list(under_way.items())}, options)
     results = Results(*look, several=True)
     for vm in outcome.done.values():
         results.add(vm)
@@ -168,16 +168,13 @@ def give_up(client: Client, refs: dict[str, str], options: argparse.Namespace) -
         # The stream that was being read is over; this is another connection.
         client.close()
         notice(f"interrupted: undoing VM {names}; Ctrl-C again leaves that to the agent", options)
-        for ref in refs.values():
-            client.call(VM_ABANDON, {"vm": ref})
-        told = AtollError(f"interrupted: undone VM {names}: nothing is left")
+        kept = [name for name, ref in refs.items() if not _abandoned(client, ref)]
+        told = AtollError(undone_text([name for name in refs if name not in kept], kept))
     except KeyboardInterrupt:
         told = AtollError(
             f"interrupted twice: left VM {names} to the agent, which undoes it by itself",
             hint="to see what becomes of it: atoll vm list",
         )
-    except Conflict as error:
-        told = AtollError(f"interrupted: {error.brief}", hint=error.hint)
     except AtollError as error:
         told = AtollError(
             f"interrupted: undoing VM {names}: {error.brief}",
@@ -185,3 +182,19 @@ def give_up(client: Client, refs: dict[str, str], options: argparse.Namespace) -
         )
     failure.tell(told)
     return failure.INTERRUPTED
+
+
+def _abandoned(client: Client, ref: str) -> bool:
+    """Whether nothing is left of it. Not so of one that was told of in the last moment."""
+    try:
+        client.call(VM_ABANDON, {"vm": ref})
+    except Conflict:
+        return False
+    return True
+
+
+def undone_text(undone: Sequence[str], kept: Sequence[str]) -> str:
+    """What came of an interrupt. Pure."""
+    words = [f"undone VM {', '.join(undone)}: nothing is left"] if undone else []
+    words += [f"VM {', '.join(kept)} was made already, and stays"] if kept else []
+    return f"interrupted: {'; '.join(words) or 'nothing was under way'}"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from atoll.api.hypervisor import CreateVm
-from atoll.cli.vm_create import default_image, numbered
+from atoll.cli.vm_create import default_image, numbered, undone_text
 from atoll.errors import Malformed
 from atoll.model.image import DirectBoot, Image
 from atoll.model.vm import VmSpec
@@ -37,3 +37,12 @@ def test_several_of_a_kind_have_a_number():
     assert list(made) == ["web-1", "web-2", "web-3"]
     assert [one.spec.name for one in made.values()] == list(made)
     assert {one.user_data for one in made.values()} == {b"#!"}
+
+
+def test_what_came_of_an_interrupt_is_told():
+    assert undone_text(["a", "b"], []) == "interrupted: undone VM a, b: nothing is left"
+    assert undone_text(["a"], ["b"]) == (
+        "interrupted: undone VM a: nothing is left; VM b was made already, and stays"
+    )
+    assert undone_text([], ["b"]) == "interrupted: VM b was made already, and stays"
+    assert undone_text([], []) == "interrupted: nothing was under way"
