@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from atoll.api.access import Access
 from atoll.api.hypervisor import ROUTES
-from atoll.cli.arguments import Commands, Parser, add_noun, add_verb, parse_duration_s, unknown
+from atoll.cli.arguments import Commands, Parser, add_noun, add_verb, parse_duration_s
 from atoll.cli.context import cloud_dir, own_files
 from atoll.cli.output import (
     Column,
@@ -27,6 +27,7 @@ from atoll.cli.output import (
     style_of,
     write,
 )
+from atoll.cli.words import unknown
 from atoll.errors import Denied, HostFailure, Invalid, Malformed, NotFound
 from atoll.identity import certificates, store
 from atoll.identity.authority import Authority, Certified, Issued

@@ -12,7 +12,6 @@ import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -38,8 +37,7 @@ class ContextFile(msgspec.Struct, frozen=True):
     """The network namespace that the cloud lives in; without it, nobody of ours is at those addresses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """All that a client needs."""
 
     addresses: tuple[Address, ...]

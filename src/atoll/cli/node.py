@@ -12,7 +12,7 @@ from atoll.api import given
 from atoll.api import hypervisor as api
 from atoll.api.route import Unary
 from atoll.cli import node_install
-from atoll.cli.arguments import Commands, add_noun, add_verb
+from atoll.cli.arguments import Commands, add_noun, add_verb, plain_mac
 from atoll.cli.context import connect
 from atoll.cli.output import Column, Style, View, add_show_options, joined, render_one, style_of, table, write
 from atoll.cli.vm_view import show_cpus
@@ -37,7 +37,8 @@ def register(commands: Commands) -> None:
         ("drain", drain, "Make and start no more VMs here, and offer no address. Those that run run on."),
         ("undrain", undrain, "Make and start VMs here again."),
     ):
-        add_show_options(add_verb(node, name, run, summary=summary, example=f"atoll node {name}"))
+        verb = add_verb(node, name, run, summary=summary, example=f"atoll node {name}")
+        add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "add-subnet",
@@ -80,7 +81,7 @@ def register(commands: Commands) -> None:
         default=True,
         help="guests make up their IPv6 address by themselves; otherwise by DHCPv6 only",
     )
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "add-lease",
@@ -96,7 +97,7 @@ def register(commands: Commands) -> None:
     verb.add_argument("--boot-file", default="", metavar="FILE|URL", help="what its firmware loads")
     verb.add_argument("--boot-script", default="", metavar="FILE|URL", help="what iPXE loads")
     verb.add_argument("--boot-server", metavar="IP", help="a TFTP server; default: the node's own")
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "delete-lease",
@@ -115,7 +116,7 @@ def register(commands: Commands) -> None:
     )
     verb.add_argument("--subnet", required=True, metavar="ID")
     verb.add_argument("addresses", nargs="+", metavar="IP[-IP]|IP MAC")
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "change",
@@ -127,7 +128,7 @@ def register(commands: Commands) -> None:
         verb.add_argument(
             f"--{kind}-overcommit", metavar="TIMES", help="from 1 to 64; none: as the configuration says"
         )
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
     _register_changes(node)
     node_install.register(node)
 
@@ -143,7 +144,7 @@ def _register_changes(node: Commands) -> None:
     )
     verb.add_argument("--subnet", required=True, metavar="ID")
     verb.add_argument("ips", nargs="+", metavar="IP[-IP]")
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "change-subnet",
@@ -167,7 +168,7 @@ def _register_changes(node: Commands) -> None:
         help="guests make up their IPv6 address by themselves; otherwise by DHCPv6 only",
     )
     _add_reaches(verb, "may be repeated; none: nothing but itself")
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "remove-subnet",
@@ -185,7 +186,7 @@ def _register_changes(node: Commands) -> None:
     )
     verb.add_argument("--user", action="append", default=[], metavar="USER", help="may be repeated")
     verb.add_argument("--group", action="append", default=[], metavar="GROUP", help="may be repeated")
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
 
 
 def _add_reaches(verb: argparse.ArgumentParser, how_often: str) -> None:
@@ -269,7 +270,7 @@ def add_lease(options: argparse.Namespace) -> None:
     style = style_of(options, NODE_VIEW)
     lease = Reservation(
         ip=options.ip,
-        mac=options.mac,
+        mac=plain_mac(options.mac),
         hostname=options.name,
         subnet=options.subnet,
         boot=Boot(
@@ -376,10 +377,10 @@ def parse_addresses(words: Sequence[str]) -> tuple[Address, ...]:
     """IP, IP MAC and FIRST-LAST, mixed as they come."""
     found: dict[str, str] = {}
     last = ""
-    for word in words:
+    for word in map(plain_mac, words):
         if ":" in word:
             if not last or not re.fullmatch(MAC_PATTERN, word):
-                why = "must be a unicast MAC address in lower case, behind the IP that it belongs to"
+                why = "must be a unicast MAC address, behind the IP that it belongs to"
                 raise Invalid("mac", word, why)
             found[last], last = word, ""
             continue

@@ -54,12 +54,13 @@ from atoll.plan.macs import node_identity
 from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
 from atoll.serving.door.door import families
+from atoll.serving.event_log import EventLog
 from atoll.serving.gate import CertificateGate
 from atoll.serving.health import Health
 from atoll.serving.hooks.hook import make_hooks
 from atoll.serving.supervisor import Supervisor
 from atoll.serving.tls import Tls
-from atoll.system import heap, host, link_events, namespaces
+from atoll.system import clock, heap, host, link_events, namespaces
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
 from atoll.system.spares import Spares
@@ -133,6 +134,12 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     facts = _facts(config, supplies.kinds, stores, credentials)
     audit = AuditLog(config.state / "audit.jsonl", writer, keep_days=config.audit_days)
     stack.push_async_callback(audit.settle)
+    # With a writer of its own: what VMs wait for does not wait for it.
+    chronicler = Writer()
+    stack.push_async_callback(chronicler.close)
+    event_log = EventLog(config.state / "events.jsonl", chronicler, clock.now, vms.list())
+    stack.push_async_callback(event_log.settle)
+    vms.changed.listen(event_log.note)
     pooling = Pooling(templates, config.hot_pool, config.memory_reserve_mib)
     bench = Workbench(facts, records, vms, holdings, machines, network, images, stores, background)
     service = Hypervisor(bench, signals, Options(stores, pooling, audit))
@@ -161,7 +168,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         yield from network.families()
         yield from families((doors.operators, doors.guests))
 
-    handlers = Handlers(service, Backstage(records, images, logs, meter, audit, measured))
+    handlers = Handlers(service, Backstage(records, images, logs, meter, audit, event_log, measured))
     gate = CertificateGate(
         tls.peers, bench.operators, handlers.auditor.denied, limits=config.user_limits, launches=LAUNCHES
     )
@@ -174,6 +181,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     background.keep("watching the loop", health.watch)
     background.keep("giving back memory", heap.keep_small)
     background.keep("writing what the audit log counts", audit.keep)
+    background.keep("writing the history of events", event_log.keep)
     background.finish("emptying the trash", records.empty_trash)
     background.keep("keeping what is no VM's in stores for its time", stores.tend)
     background.finish("starting VMs after a reboot of the host", lambda: relaunch_all(service.life, bench))

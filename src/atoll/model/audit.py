@@ -23,7 +23,7 @@ class AuditEntry(Struct, frozen=True, omit_defaults=True):
     name: str = ""
     """The name of that VM then."""
     brief: str = ""
-    """What the caller was told went wrong."""
+    """What the caller was told went wrong; of a create whose caller did not wait, why it was undone."""
     elapsed_s: float = 0.0
     count: int = 1
     """How many calls these are. Of several, this tells of the last; `target` and `name` are empty if they differ."""

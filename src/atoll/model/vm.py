@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
-from uuid import UUID
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
@@ -46,6 +45,9 @@ from atoll.model.volume import (
     check_interfaces,
     check_volumes,
 )
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 MAX_MEMORY_MIB = 16 << 20
 MAX_MILLI_CPUS = 1_024_000

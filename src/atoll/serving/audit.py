@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import ExitStack, aclosing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
@@ -23,7 +22,8 @@ from atoll.model.audit import NODE_ITSELF, AuditEntry
 from atoll.model.identity import Identity
 from atoll.model.vm import VM
 from atoll.serving.folding import Deed, Folding
-from atoll.system import aside, clock
+from atoll.serving.line_reading import last_of
+from atoll.system import clock
 from atoll.system.line_log import Ages, LineLog
 from atoll.system.writer import Writer
 
@@ -77,9 +77,9 @@ class AuditLog:
     async def read(self, query: AuditQuery) -> tuple[AuditEntry, ...]:
         """The last ones that are asked for, the oldest first."""
         await self.settle()
-        # Opened between two writes, so that no part is turned over meanwhile and seen twice; read beside the loop.
-        parts = await self._writer.run(_open_all, self._lines.parts)
-        return await aside.run(_last, parts, query)
+        return await last_of(
+            self._lines, self._writer, _decode, lambda entry: matches(entry, query), query.limit
+        )
 
 
 def _moment_of(line: bytes) -> float | None:
@@ -87,28 +87,6 @@ def _moment_of(line: bytes) -> float | None:
         return _decode(line).at.timestamp()
     except msgspec.MsgspecError:
         return None
-
-
-def _open_all(paths: Iterable[Path]) -> list[IO[bytes]]:
-    opened: list[IO[bytes]] = []
-    for path in paths:
-        with suppress(FileNotFoundError):
-            opened.append(path.open("rb"))
-    return opened
-
-
-def _last(parts: Iterable[IO[bytes]], query: AuditQuery) -> tuple[AuditEntry, ...]:
-    with ExitStack() as stack:
-        opened = [stack.enter_context(part) for part in parts]
-        entries = (entry for part in opened for entry in _entries(part))
-        return tuple(deque((entry for entry in entries if matches(entry, query)), maxlen=query.limit))
-
-
-def _entries(part: Iterable[bytes]) -> Iterator[AuditEntry]:
-    for line in part:
-        # A line that was cut short by a crash is none.
-        with suppress(msgspec.MsgspecError):
-            yield _decode(line)
 
 
 def matches(entry: AuditEntry, query: AuditQuery) -> bool:
@@ -228,6 +206,8 @@ class _Noted:
         self._noted = True
         identity = self._call.identity
         entry = _entry(identity.user, self._route.name, self._began, self._target, error)
+        if not entry.brief and self._call.notes:
+            entry = msgspec.structs.replace(entry, brief="; ".join(self._call.notes))
         await self._auditor.note(identity, entry, changed=self._changed(error))
 
     def _changed(self, error: BaseException | None) -> bool:

@@ -145,7 +145,7 @@ def test_a_stop_shuts_it_down_by_itself_and_it_comes_up_again(
     debian_cloud: Cli, debian: dict[str, Any]
 ) -> None:
     inside(debian_cloud, debian["ip"], "sh", "-c", "echo kept >/root/file")
-    stopped = debian_cloud.json("vm", "stop", "deb", "--grace", "30")
+    stopped = debian_cloud.json("vm", "stop", "deb", "--grace", "30s")
     # Not by force: that would be the reason.
     assert (stopped["state"], stopped["reason"]) == ("stopped", "")
     assert "Reached target poweroff.target" in debian_cloud("vm", "log", "deb").stdout

@@ -54,6 +54,7 @@ from atoll.model.node import Capacity
 from atoll.model.vm import VM, VmSpec
 from atoll.plan.policies import Backoff
 from atoll.serving.audit import AuditLog
+from atoll.serving.event_log import EventLog
 from atoll.serving.gate import CertificateGate
 from atoll.serving.health import Health
 from atoll.serving.supervisor import Supervisor
@@ -172,6 +173,11 @@ class Node:
             self.background,
         )
         pooling = Pooling(self.templates, self.hot_pool, 0)
+        self.event_log = EventLog(
+            self.directory / "state" / "events.jsonl", self.writer, clock.now, vms.list()
+        )
+        vms.changed.listen(self.event_log.note)
+        self.background.keep("writing the history of events", self.event_log.keep)
         self.service = Hypervisor(bench, signals, Options(self.stores, pooling, self.audit))
         self._callers = Callers(self.records.user_data, self.credentials)
         self._callers.count(
@@ -198,6 +204,7 @@ class Node:
             logs,
             meter,
             self.audit,
+            self.event_log,
             Health(self.background, self.pki.certificate()).families,
         )
         handlers = Handlers(self.service, backstage)

@@ -73,7 +73,18 @@ async def test_no_route_that_changes_something_takes_a_form(
 async def test_what_changes_something_is_no_get(node) -> None:
     """A link or an image of another site can send one, and older browsers do not say so."""
     reads = {route.name.partition(".")[2] for route in ROUTES if route.verb == "GET"}
-    assert reads <= {"show", "list", "log", "user-data", "console", "vnc", "metrics", "utilisation", "query"}
+    assert reads <= {
+        "show",
+        "list",
+        "log",
+        "user-data",
+        "console",
+        "vnc",
+        "metrics",
+        "utilisation",
+        "query",
+        "history",
+    }
 
 
 @pytest.mark.parametrize("headers", FOREIGN.values(), ids=FOREIGN)

@@ -31,7 +31,7 @@ def test_only_health_is_public():
     assert [route.name for route in ROUTES if route.access is Access.PUBLIC] == ["health.show"]
 
 
-READS = {"show", "list", "log", "user-data", "console", "vnc"}
+READS = {"show", "list", "log", "user-data", "console", "vnc", "history"}
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)

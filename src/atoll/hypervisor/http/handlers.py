@@ -20,6 +20,7 @@ from atoll.hypervisor.utilisation import Meter
 from atoll.hypervisor.vms.records import Records
 from atoll.images.store import ImageStore
 from atoll.serving.audit import AuditLog, Auditor
+from atoll.serving.event_log import EventLog
 
 
 class Backstage(Struct, frozen=True):
@@ -30,6 +31,7 @@ class Backstage(Struct, frozen=True):
     logs: BootLogs
     meter: Meter
     audit: AuditLog
+    event_log: EventLog
     measured: Callable[[], Iterable[Metric]]
     """The metrics of the agent itself and of its network."""
 
@@ -45,7 +47,9 @@ class Handlers:
             VmHandlers(service, backstage.records),
             VolumeHandlers(service),
             ConsoleHandlers(service, backstage.logs),
-            ObservingHandlers(service, backstage.meter, backstage.audit, backstage.measured),
+            ObservingHandlers(
+                service, backstage.meter, backstage.audit, backstage.event_log, backstage.measured
+            ),
         )
 
     def bound(self) -> tuple[Bound, ...]:

@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 from atoll.api import hypervisor as routes
 from atoll.api import observing
 from atoll.api.hypervisor import Since
-from atoll.api.observing import AuditQuery
+from atoll.api.observing import AuditQuery, HistoryQuery
 from atoll.api.route import Bound, Call, Done, bind, bind_download, bind_stream
 from atoll.hypervisor.http.views import event_as_seen, seen_by
 from atoll.hypervisor.service import Hypervisor
@@ -18,10 +18,12 @@ from atoll.hypervisor.utilisation import Meter, metrics, quota_families
 from atoll.identity.access import operates
 from atoll.model.audit import AuditEntry
 from atoll.model.event import Event
+from atoll.model.history import HistoryEntry
 from atoll.model.identity import Identity
 from atoll.model.utilisation import Utilisation
 from atoll.plan.quotas import all_uses
 from atoll.serving.audit import AuditLog
+from atoll.serving.event_log import EventLog
 
 
 class ObservingHandlers:
@@ -30,11 +32,13 @@ class ObservingHandlers:
         service: Hypervisor,
         meter: Meter,
         audit: AuditLog,
+        event_log: EventLog,
         measured: Callable[[], Iterable[Metric]],
     ) -> None:
         self._service = service
         self._meter = meter
         self._audit = audit
+        self._event_log = event_log
         self._measured = measured
 
     def bound(self) -> tuple[Bound, ...]:
@@ -42,6 +46,7 @@ class ObservingHandlers:
             bind_stream(routes.EVENTS, self.events),
             bind(observing.UTILISATION, self.utilisation),
             bind_download(observing.METRICS, self.metrics),
+            bind_stream(observing.HISTORY, self.history),
             bind_stream(observing.AUDIT, self.audit),
         )
 
@@ -51,6 +56,12 @@ class ObservingHandlers:
             async for event in events:
                 # Operators of this moment: a stream may go on for days.
                 yield event_as_seen(event, seen_by(call.identity, "event.list", self._service.operators))
+        yield Done(None)
+
+    async def history(self, call: Call[None, HistoryQuery]) -> AsyncIterator[HistoryEntry | Done[None]]:
+        async with aclosing(self._event_log.read(call.query)) as entries:
+            async for entry in entries:
+                yield entry
         yield Done(None)
 
     async def utilisation(self, call: Call[None, None]) -> Utilisation:
