@@ -61,6 +61,10 @@ class ByteSocket(Protocol):
         """The next bytes from the client; empty when it has gone."""
         ...
 
+    async def message(self) -> bytes | str:
+        """The next frame as it is: binary, or text; empty bytes when the client has gone."""
+        ...
+
     async def send(self, data: bytes) -> None: ...
 
     async def tell(self, message: Struct) -> None:
@@ -135,6 +139,12 @@ class Content:
 class Socket(Route[B, Q], Generic[B, Q]):
     told: type[Any] = field(kw_only=True, default=NOTHING)
     """What the service tells beside the bytes."""
+    first: type[Any] = field(kw_only=True, default=NOTHING)
+    """What the client sends first of all, as a text frame."""
+    heard: type[Any] = field(kw_only=True, default=NOTHING)
+    """What the client says beside the bytes."""
+    heartbeat_s: float | None = field(kw_only=True, default=20.0)
+    """How often each side asks whether the other is there. None: left to TCP, for those that may be slow to read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ AUDIT_VIEW: View[AuditEntry] = View(
         Column("result", lambda entry: entry.result),
         Column("calls", lambda entry: str(entry.count), key=lambda entry: entry.count, wide=True),
         Column("took", lambda entry: f"{entry.elapsed_s:.2f}s", key=lambda entry: entry.elapsed_s),
+        Column("detail", lambda entry: entry.detail or "-", wide=True),
         Column("brief", lambda entry: entry.brief or "-", wide=True),
     ),
 )

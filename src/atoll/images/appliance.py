@@ -84,6 +84,7 @@ def build(store: ImageStore, cache: Path, progress: Progress) -> Image:
             min_memory_mib=MIN_MEMORY_MIB,
             ready="port:80",
             forkable=True,
+            agent=True,
             imdsv2=True,
             origin=origin(recipe, package.name),
         )

@@ -110,6 +110,7 @@ class ImageStore:
         ready: str = "started",
         origin: str = "",
         forkable: bool = False,
+        agent: bool = False,
         rootfs: str = "",
         imdsv2: bool = False,
     ) -> Image:
@@ -126,6 +127,7 @@ class ImageStore:
             min_memory_mib=min_memory_mib,
             ready=ready,
             forkable=forkable,
+            agent=agent,
             rootfs=rootfs,
             imdsv2=imdsv2,
         )

@@ -299,7 +299,7 @@ class Node:
             path.write_bytes(b"\0")
         boot = DirectBoot("kernel", "initrd")
         common = {"boot": boot, "files": names, "min_memory_mib": 32, "ready": "metadata"}
-        self.images.add("tiny", kinds=("sim",), **common)
+        self.images.add("tiny", kinds=("sim",), agent=True, **common)
         self.images.add("twin", kinds=("sim",), forkable=True, **common)
         self.images.add("heavy", kinds=("qemu",), boot=boot, files=names)
 
