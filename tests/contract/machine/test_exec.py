@@ -13,6 +13,8 @@ from atoll.errors import Conflict
 from atoll.model.command import Command, Size
 
 PATIENCE_S = 30
+
+pytestmark = pytest.mark.parametrize("lab", ["sim", "agent", "lxc", "docker", "podman"], indirect=True)
 BUSYBOX = "/bin/busybox"
 
 
@@ -108,11 +110,14 @@ async def test_environment_and_directory_are_those_that_were_asked_for(guest: Gu
 
 
 async def test_a_terminal_is_one_stream_of_the_size_that_it_was_given(guest: Guest) -> None:
-    command = sh("stty size; echo oops >&2", terminal=Size(33, 99))
+    script = "stty size; echo oops >&2"
     if guest.driver.name != "sim":
-        command = sh("busybox stty size; echo oops >&2", terminal=Size(33, 99))
+        # An engine gives it its size when it has begun.
+        script = (
+            "until busybox stty size 2>/dev/null | busybox grep .; do busybox sleep 0.05; done; echo oops >&2"
+        )
 
-    status, out, err = await guest.run(command)
+    status, out, err = await guest.run(sh(script, terminal=Size(33, 99)))
 
     assert (status, out, err) == (0, b"33 99\r\noops\r\n", b"")
 
