@@ -29,14 +29,16 @@ Show = Callable[[int, bytes], None]
 
 # The shell of the user in /etc/passwd where that can be run, else the usual ones; as a login shell.
 _SHELL = """
-wanted=${1:-root}
+wanted=${1:-root} own=
 while IFS=: read -r name _ number _ _ _ shell; do
-    [ "$name" = "$wanted" ] || [ "$number" = "$wanted" ] || continue
-    [ -n "$shell" ] && [ -x "$shell" ] && SHELL=$shell && export SHELL && exec "$shell" -l
+    if [ "$name" = "$wanted" ] || [ "$number" = "$wanted" ]; then own=$shell; break; fi
 done 2>/dev/null </etc/passwd
-for shell in /bin/bash /bin/sh; do
-    [ -x "$shell" ] && exec "$shell" -l
+for SHELL in "$own" /bin/bash /bin/sh; do
+    export SHELL
+    [ -n "$SHELL" ] && [ -x "$SHELL" ] && exec "$SHELL" -l
 done
+echo "this guest has no shell that can be run" >&2
+exit 127
 """
 
 

@@ -85,6 +85,11 @@ async def guest(lab: Any, exits: Any) -> Guest:
 async def test_the_status_and_both_streams_of_a_command_come_back(guest: Guest) -> None:
     assert await guest.run(sh("echo out; echo oops >&2; exit 3")) == (3, b"out\n", b"oops\n")
     assert await guest.run(busybox("true")) == (0, b"", b"")
+    assert await guest.run(Command(("busybox" if guest.driver.name != "sim" else BUSYBOX, "true"))) == (
+        0,
+        b"",
+        b"",
+    )
     assert await guest.run(busybox("false")) == (1, b"", b"")
 
 
@@ -94,6 +99,7 @@ async def test_a_signal_counts_as_128_and_its_number(guest: Guest) -> None:
 
 async def test_a_program_that_is_not_there_ends_with_127(guest: Guest) -> None:
     assert (await guest.run(Command(("/bin/none",))))[0] == 127
+    assert (await guest.run(Command(("none",))))[0] == 127
 
 
 async def test_input_comes_back_whole_with_its_end(guest: Guest) -> None:
@@ -152,6 +158,15 @@ async def test_output_without_end_waits_for_its_reader_and_ends_with_it(guest: G
     await process.close()
 
     assert (await guest.run(busybox("true")))[0] == 0
+
+
+async def test_the_next_agent_runs_commands_too_and_at_once(guest: Guest, new_exits: Any) -> None:
+    await guest.run(busybox("true"))
+    await guest.driver.close()
+    guest.driver = guest.lab.driver(new_exits)
+
+    async with asyncio.timeout(8):
+        assert await guest.run(busybox("true")) == (0, b"", b"")
 
 
 async def test_a_machine_that_does_not_run_runs_no_command(guest: Guest) -> None:

@@ -158,7 +158,8 @@ static void abandon(struct session *session)
     close_input(session);
     close_output(session, 0);
     close_output(session, 1);
-    session->kill_timer = (struct timer){.fire = kill_now, .context = session};
+    session->kill_timer.fire = kill_now;
+    session->kill_timer.context = session;
     timer_start(&session->kill_timer, HANG_UP_MS);
     pump(session);
 }
@@ -619,7 +620,10 @@ static void look(void *context)
 
 void hands_start(void)
 {
+    /* A timer that runs must not be made anew. */
+    if (hands.look_timer.fire)
+        return;
     signal(SIGPIPE, SIG_IGN);
-    hands.look_timer = (struct timer){.fire = look};
+    hands.look_timer.fire = look;
     look(NULL);
 }

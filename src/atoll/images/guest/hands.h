@@ -4,7 +4,8 @@
 
 #include <sys/types.h>
 
-/* Looks for the port, and again for a while if it is not there yet. Once all drivers are loaded. */
+/* Looks for the port, and again for a while if it is not there yet. Once all drivers are loaded; called again, it does
+ * nothing. */
 void hands_start(void);
 
 /* The port may have something to say: SIGIO. */

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import _socket
 import ctypes
+import errno
 import fcntl
 import os
 import resource
@@ -198,13 +199,18 @@ def _become(request: _Request, env: dict[bytes, bytes], home: bytes) -> None:
     except OSError as error:
         _say(request.cwd, error)
         os._exit(_NOT_EXECUTABLE)
-    try:
-        os.execvpe(program, request.argv, env)  # noqa: S606 - that is what it is for
-    except OSError as error:
-        _say(program, error)
-        os._exit(_NOT_FOUND if isinstance(error, FileNotFoundError | NotADirectoryError) else _NOT_EXECUTABLE)
-    except ValueError:
-        os._exit(_NOT_EXECUTABLE)
+    # Not execvpe, which imports.
+    ways = [b""] if b"/" in program else [way + b"/" for way in env[b"PATH"].split(b":") if way]
+    refusal: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for way in ways:
+        try:
+            os.execve(way + program, request.argv, env)  # noqa: S606 - that is what it is for
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            refusal = error
+    _say(program, refusal)
+    os._exit(_NOT_FOUND if isinstance(refusal, FileNotFoundError) else _NOT_EXECUTABLE)
 
 
 def _say(what: bytes, error: OSError) -> None:
