@@ -132,12 +132,12 @@ async def test_an_image_without_an_agent_is_refused_before_anything_is_sent(ann)
 
 
 async def test_a_certificate_that_is_revoked_ends_its_commands(node, pki, until):
-    async with node.user("rita") as rita:
-        web = await rita.create("web")
-        running = asyncio.create_task(run_async(rita, "web", sh("sleep 9")))
+    async with node.user("rosa") as rosa:
+        web = await rosa.create("web")
+        running = asyncio.create_task(run_async(rosa, "web", sh("sleep 9")))
         await until(lambda: node.driver.commands_of(node.machine(web)))
 
-        pki.authority.revoke_subject("rita")
+        pki.authority.revoke_subject("rosa")
         node.revocations.look_again()
 
         with pytest.raises(AtollError):

@@ -69,7 +69,13 @@ def label_of(text: str) -> str:
 
 async def enter(machine: Machine, init: Pid, command: Command) -> LxcProcess:
     """Run a command in the container with this first process."""
-    opened = await aside.run(_start, machine, init, command)
+    starting = asyncio.ensure_future(aside.run(_start, machine, init, command))
+    try:
+        opened = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # Nobody waits for it any more: what it opens is closed when it is there, and that is the command's end.
+        starting.add_done_callback(_close_opened)
+        raise
     process = LxcProcess(machine, init, opened)
     try:
         await process.entered()
@@ -94,6 +100,11 @@ class _Opened:
             assert descriptor is not None
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+
+
+def _close_opened(starting: asyncio.Future[_Opened]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().close()
 
 
 def _start(machine: Machine, init: Pid, command: Command) -> _Opened:
