@@ -243,3 +243,22 @@ def test_a_copy_of_nothing_or_between_two_here_is_refused(handy: Cli, tmp_path: 
     assert handy.refused("vm", "cp", str(tmp_path / "none"), "a-lxc:/tmp").status == 3
     assert handy.refused("vm", "cp", "a", "b").status == 2
     assert handy.refused("vm", "cp", "a-lxc:/etc/passwd", str(tmp_path / "no" / "such")).status != 0
+
+
+# --- the end of an agent; the last, since it mends what it breaks
+
+
+def test_an_agent_that_is_killed_takes_its_commands_with_it(handy: Cli) -> None:
+    names = ("a-qemu", "a-lxc", "a-fork")
+    clients = [handy.start("vm", "exec", name, "--", "sleep", "4712") for name in names]
+
+    def running(name: str) -> bool:
+        return "sleep 4712" in handy("vm", "exec", name, "--", "ps", "-o", "args").stdout
+
+    for name in names:
+        _until(lambda name=name: running(name))
+    handy.kill_agent()
+    assert all(client.wait(PATIENCE_S) == 7 for client in clients)
+    handy("up")
+    for name in names:
+        _until(lambda name=name: not running(name))
