@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 
 from atoll.cli.tar_stream import DIRECTORY, FILE, HARD_LINK, SYMLINK, Entry
 from atoll.errors import AtollError, Malformed
@@ -61,18 +62,16 @@ class Landing:
         self.size += piece.size
         self._limits.check(self.count, self.size)
         way = parts_of(piece.name)
-        match piece.kind:
-            case "directory":
-                self._make_directory(way, piece)
-            case "file":
-                self._make_file(way, piece)
-            case "symlink":
-                self._make_symlink(way, piece)
-            case "hard link":
-                self._make_hard_link(way, piece)
-            case other:
-                if len(self.skipped) < 10:
-                    self.skipped.append(f"{piece.name.decode(errors='replace')} ({other})")
+        make = {
+            DIRECTORY: self._make_directory,
+            FILE: self._make_file,
+            SYMLINK: self._make_symlink,
+            HARD_LINK: self._make_hard_link,
+        }.get(piece.kind)
+        if make is not None:
+            make(way, piece)
+        elif len(self.skipped) < 10:
+            self.skipped.append(f"{piece.name.decode(errors='replace')} ({piece.kind})")
 
     def finish(self) -> None:
         """All has come: directories get their modes and times, the innermost first."""
@@ -135,7 +134,7 @@ class Landing:
         self._made.add(way)
 
     @contextlib.contextmanager
-    def _place(self, way: tuple[bytes, ...]):  # type: ignore[no-untyped-def]
+    def _place(self, way: tuple[bytes, ...]) -> Iterator[tuple[int, bytes]]:
         """The directory of an entry and its name there, with nothing in the way."""
         if not way:
             raise Malformed("the archive has a file without a name")
@@ -171,7 +170,7 @@ class Landing:
 
 
 @contextlib.contextmanager
-def _opened(descriptor: int):  # type: ignore[no-untyped-def]
+def _opened(descriptor: int) -> Iterator[int]:
     try:
         yield descriptor
     finally:
@@ -186,6 +185,3 @@ def parts_of(name: bytes) -> tuple[bytes, ...]:
     if b".." in parts or len(parts) > MOST_DEPTH or any(len(part) > 255 for part in parts):
         raise Malformed("the archive has a name that leads out of it")
     return parts
-
-
-__all__ = ["DIRECTORY", "FILE", "HARD_LINK", "SYMLINK", "Landing", "Limits", "parts_of"]

@@ -26,6 +26,7 @@ from atoll.errors import AtollError, Conflict, HostFailure, Invalid, Malformed, 
 if TYPE_CHECKING:
     from atoll.api.client import Client
     from atoll.cli.tar_stream import Reader
+    from atoll.model.command import Command
 
 CHUNK = 256 << 10
 PART = ".part"
@@ -287,7 +288,7 @@ def _said(client: Client, ref: str, script: str, *words: str) -> str:
     return done.stdout.decode("utf-8", "surrogateescape")
 
 
-def _command(script: str, words: tuple[str, ...]):  # type: ignore[no-untyped-def]
+def _command(script: str, words: tuple[str, ...]) -> Command:
     from atoll.model.command import Command
 
     return Command(("/bin/sh", "-c", script, "cp", *words), input=True)
