@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any, TypeVar
 
+from atoll.api import websocket
+from atoll.api.client_socket import ClientSocket
 from atoll.api.codec import broke_off, decode_line, decoder, error_of, request_of
 from atoll.api.reaching import Address, Addresses, Tls, current, show
 from atoll.api.route import (
@@ -25,6 +27,7 @@ from atoll.api.route import (
     Q,
     R,
     Route,
+    Socket,
     Stream,
     Unary,
     Upload,
@@ -144,6 +147,28 @@ class Client:
         result: R = decoder(route.result).decode(data)
         return result
 
+    def connect(
+        self, route: Socket[B, Q], params: Mapping[str, str], *, query: Q | None = None
+    ) -> ClientSocket:
+        """A WebSocket of a Socket route, on a connection of its own. To be closed by whoever has it."""
+        self.close()
+        _, target, _, _ = request_of(route, params, None, query)
+        connection = self._connect()
+        connection.sock.settimeout(self._timeout_s)
+        request, accept = websocket.handshake(self._where(), target)
+        status, headers, rest = self._guard(lambda: _upgrade(connection.sock, request))
+        if status != 101:
+            size = min(int(headers.get("content-length", "0") or 0), websocket.MOST_MESSAGE)
+            rest += self._guard(lambda: _exactly(connection.sock, size - len(rest)))
+            self.close()
+            raise error_of(rest, status)
+        if headers.get("sec-websocket-accept") != accept:
+            self.close()
+            raise Unreachable(f"{self._where()}: it does not speak WebSocket", hint="see: atoll status")
+        # The socket's own from here on.
+        self._connection = None
+        return ClientSocket(connection.sock, rest, self._where())
+
     @contextmanager
     def _reading(self, response: http.client.HTTPResponse) -> Iterator[None]:
         try:
@@ -213,6 +238,26 @@ class Client:
 
     def _where(self) -> str:
         return show(self._addresses.first)
+
+
+def _upgrade(sock: ssl.SSLSocket, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    """The status and headers of the answer, and what came after them."""
+    sock.sendall(request)
+    come = b""
+    while b"\r\n\r\n" not in come:
+        piece = sock.recv(websocket.MOST_HEAD)
+        come += piece
+        if not piece or len(come) > 2 * websocket.MOST_HEAD:
+            raise ConnectionResetError("it closed the connection")
+    head, _, rest = come.partition(b"\r\n\r\n")
+    return *websocket.parse_head(head), rest
+
+
+def _exactly(sock: ssl.SSLSocket, size: int) -> bytes:
+    come = b""
+    while len(come) < size and (piece := sock.recv(size - len(come))):
+        come += piece
+    return come
 
 
 def _exchange(

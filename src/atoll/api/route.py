@@ -61,6 +61,10 @@ class ByteSocket(Protocol):
         """The next bytes from the client; empty when it has gone."""
         ...
 
+    async def message(self) -> bytes | str:
+        """The next frame as it is: binary, or text; empty bytes when the client has gone."""
+        ...
+
     async def send(self, data: bytes) -> None: ...
 
     async def tell(self, message: Struct) -> None:
@@ -132,6 +136,12 @@ class Content(Struct, frozen=True):
 class Socket(Route[B, Q], Generic[B, Q], frozen=True, kw_only=True):
     told: type[Any] = NOTHING
     """What the service tells beside the bytes."""
+    first: type[Any] = NOTHING
+    """What the client sends first of all, as a text frame."""
+    heard: type[Any] = NOTHING
+    """What the client says beside the bytes."""
+    heartbeat_s: float | None = 20.0
+    """How often each side asks whether the other is there. None: left to TCP, for those that may be slow to read."""
 
 
 class Done(Struct, Generic[R], frozen=True):

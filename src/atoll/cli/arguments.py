@@ -53,6 +53,17 @@ class Parser(argparse.ArgumentParser):
             *QUIET, action="store_true", default=argparse.SUPPRESS, help="no progress on standard error"
         )
 
+    takes_words = False
+    """What follows `--` is somebody else's, and comes as `words`."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if not self.takes_words:
+            return super().parse_known_args(args, namespace)
+        end = args.index("--") if "--" in args else len(args)
+        options, unused = super().parse_known_args(args[:end], namespace)
+        options.words = args[end + 1 :]
+        return options, unused
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         options, unused = self.parse_known_args(args, namespace)
         if unused:

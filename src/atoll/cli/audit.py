@@ -57,6 +57,7 @@ AUDIT_VIEW: View[AuditEntry] = View(
         Column("result", lambda entry: entry.result, rank=1),
         Column("calls", lambda entry: str(entry.count), key=lambda entry: entry.count, wide=True, rank=5),
         Column("took", lambda entry: f"{entry.elapsed_s:.2f}s", key=lambda entry: entry.elapsed_s, rank=4),
+        Column("detail", lambda entry: entry.detail or "-", wide=True, rank=6, is_long=True),
         Column("brief", lambda entry: entry.brief or "-", wide=True, rank=2, is_long=True),
     ),
 )

@@ -19,6 +19,9 @@ MODULES = {
     "top": "vm_top",
     "console": "vm_console",
     "vnc": "vm_console",
+    "exec": "vm_exec",
+    "shell": "vm_exec",
+    "cp": "vm_cp",
     "log": "vm_log",
     "user-data": "vm_log",
 }

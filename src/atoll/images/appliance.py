@@ -33,7 +33,16 @@ UNPACK_KERNEL = True
 
 # What the network needs comes first: the agent asks for an address as soon as there is an interface, and
 # loads the rest later. virtio_mmio before virtio_pci, because it brings no other modules with it.
-MODULES = ("virtio_net", "virtio_mmio", "virtio_pci", "button", "virtio_rng", "virtio_blk", "pvpanic_mmio")
+MODULES = (
+    "virtio_net",
+    "virtio_mmio",
+    "virtio_pci",
+    "button",
+    "virtio_rng",
+    "virtio_blk",
+    "pvpanic_mmio",
+    "virtio_console",
+)
 
 # cryptomgr.notests: 0.25 s of self-tests under emulation. no_timer_check: on a busy host the test of the
 # timer interrupt can fail where the timer does not. panic: what cannot go on ends instead of hanging.
@@ -85,6 +94,7 @@ def build(store: ImageStore, cache: Path, progress: Progress) -> Image:
             min_memory_mib=MIN_MEMORY_MIB,
             ready="port:80",
             forkable=True,
+            agent=True,
             imdsv2=True,
             honours=HONOURS,
             origin=origin(recipe, package.name),

@@ -57,6 +57,8 @@ class Image(Struct, frozen=True):
     """The stage that tells that a guest of this image is of use; what `--wait-for` defaults to."""
     forkable: bool = False
     """Its guests can wait for their identity, so that a VM can begin as a copy of one that did."""
+    agent: bool = False
+    """Its guests have our agent: commands can be run in them also where they have a kernel of their own."""
     imdsv2: bool = False
     """Its guests get their metadata with tokens: VMs of it are given none without, unless they are to be."""
     honours: tuple[Ability, ...] | None = None

@@ -35,6 +35,10 @@ KEPT = 31
 TURN_OVER_S = 7 * 86_400.0
 KEEP_DAYS = 90
 LOOK_EVERY_S = 5.0
+MOST_DETAIL = 1024
+"""Characters of what was asked for that are kept in an entry."""
+NOTED_BY_HANDLERS = frozenset({"vm.exec"})
+"""Routes of which what is asked for comes after their handler has begun: it notes that, before it is done."""
 
 FindVm = Callable[[str], VM | None]
 
@@ -123,7 +127,15 @@ class Auditor:
         entry = _entry(NODE_ITSELF, method, clock.monotonic(), (vm.ip, vm.name), error)
         await self._log.note(Deed(entry, True, f"VM {vm.ip}"))
 
+    async def told(self, route: Route[Any, Any], call: Call[Any, Any], detail: str) -> None:
+        """A handler knows what is asked for, and is about to do it: see `NOTED_BY_HANDLERS`."""
+        entry = _entry(call.identity.user, route.name, clock.monotonic(), self.target(call), None)
+        entry = msgspec.structs.replace(entry, detail=bounded(detail))
+        await self.note(call.identity, entry, changed=True)
+
     def _watched(self, bound: Bound) -> Bound:
+        if bound.route.name in NOTED_BY_HANDLERS:
+            return Bound(bound.route, self._refused(bound))
         if isinstance(bound.route, Stream):
             return Bound(bound.route, self._stream(bound))
         if isinstance(bound.route, Upload):
@@ -134,6 +146,17 @@ class Auditor:
         async def handler(call: Call[Any, Any]) -> Any:
             async with _Noted(self, bound.route, call) as noted:
                 return await noted.done(await bound.handler(call))
+
+        return handler
+
+    def _refused(self, bound: Bound) -> Callable[[Call[Any, Any]], Awaitable[Any]]:
+        async def handler(call: Call[Any, Any]) -> Any:
+            noted = _Noted(self, bound.route, call)
+            try:
+                return await bound.handler(call)
+            except BaseException as error:
+                await noted.__aexit__(type(error), error, None)
+                raise
 
         return handler
 
@@ -231,6 +254,11 @@ def _entry(
         brief=error.brief if isinstance(error, AtollError) else "",
         elapsed_s=round(clock.monotonic() - began, 6),
     )
+
+
+def bounded(detail: str) -> str:
+    """As much of it as an entry keeps. Pure."""
+    return detail if len(detail) <= MOST_DETAIL else f"{detail[:MOST_DETAIL]}… ({len(detail)} characters)"
 
 
 def is_noted(route: Route[Any, Any]) -> bool:

@@ -311,7 +311,7 @@ class Node:
             path.write_bytes(b"\0")
         boot = DirectBoot("kernel", "initrd")
         common = {"boot": boot, "files": names, "min_memory_mib": 32, "ready": "metadata"}
-        self.images.add("tiny", kinds=("sim",), **common)
+        self.images.add("tiny", kinds=("sim",), agent=True, **common)
         self.images.add("twin", kinds=("sim",), forkable=True, **common)
         self.images.add("plain", kinds=("sim",), honours=(Ability.SCRIPT,), **common)
         self.images.add("heavy", kinds=("qemu",), boot=boot, files=names)

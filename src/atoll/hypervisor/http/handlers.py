@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from msgspec import Struct
 from prometheus_client.metrics_core import Metric
 
+from atoll.api.hands import VM_EXEC
 from atoll.api.route import Bound
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.http.consoles import ConsoleHandlers
+from atoll.hypervisor.http.hands import HandsHandlers
 from atoll.hypervisor.http.node import NodeHandlers
 from atoll.hypervisor.http.observing import ObservingHandlers
 from atoll.hypervisor.http.quotas import QuotaHandlers
@@ -47,6 +50,7 @@ class Handlers:
             VmHandlers(service, backstage.records),
             VolumeHandlers(service),
             ConsoleHandlers(service, backstage.logs),
+            HandsHandlers(service, partial(self.auditor.told, VM_EXEC)),
             ObservingHandlers(
                 service, backstage.meter, backstage.audit, backstage.event_log, backstage.measured
             ),
