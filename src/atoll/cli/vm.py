@@ -29,6 +29,7 @@ from atoll.cli.progress import Progress, stages_ahead
 from atoll.cli.terminal import confirm
 from atoll.cli.vm_console import add_console_verbs
 from atoll.cli.vm_exec import add_exec_verbs
+from atoll.cli.vm_forward import add_forward_verb
 from atoll.cli.vm_request import (
     add_create_options,
     add_stop_options,
@@ -100,6 +101,7 @@ def register(commands: Commands) -> None:
     vm_top.register(vm)
     add_console_verbs(vm)
     add_exec_verbs(vm)
+    add_forward_verb(vm)
     add = add_verb(
         vm, "log", log, summary="Print what a guest wrote to its console.", example="atoll vm log -f web"
     )
