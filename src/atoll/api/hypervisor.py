@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, MsgspecError, Struct, json
 
-from atoll.api import changes, given, hands, observing, quotas, volumes
+from atoll.api import changes, forwards, given, hands, observing, quotas, volumes
 from atoll.api.access import Access
 from atoll.api.codec import SECRET
 from atoll.api.route import NOTHING, Download, Route, Socket, Stream, Unary
@@ -455,6 +455,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
     VM_CONSOLE,
     VM_VNC,
     *hands.ROUTES,
+    *forwards.ROUTES,
     EVENTS,
     *observing.ROUTES,
 )

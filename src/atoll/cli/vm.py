@@ -22,6 +22,7 @@ MODULES = {
     "exec": "vm_exec",
     "shell": "vm_exec",
     "cp": "vm_cp",
+    "forward": "vm_forward",
     "log": "vm_log",
     "user-data": "vm_log",
 }

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from atoll.errors import AtollError
 from atoll.hypervisor.consoles.screens import Screens
+from atoll.hypervisor.hands.forwards import Forwards
 from atoll.hypervisor.hands.hands import Hands
 from atoll.hypervisor.launch.holds import Used, images_of
 from atoll.hypervisor.launch.hotpool import HotPool, Pooling, PoolPlace
@@ -67,6 +68,7 @@ class Hypervisor:
         self.changes = Changes(bench)
         self.screens = Screens(bench.machines)
         self.hands = Hands(bench.machines)
+        self.forwards = Forwards(bench.machines)
         self.acknowledgements = Acknowledgements(self.vms, bench.facts.acknowledge_within_s)
         self.creator = Creator(bench, stages, self.pool, self.acknowledgements)
         awaited = AwaitedExits()

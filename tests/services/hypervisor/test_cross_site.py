@@ -73,7 +73,7 @@ async def test_no_route_that_changes_something_takes_a_form(
 async def test_what_changes_something_is_no_get(node) -> None:
     """A link or an image of another site can send one, and older browsers do not say so."""
     reads = {route.name.partition(".")[2] for route in ROUTES if route.verb == "GET"}
-    sockets = {"console", "vnc", "exec"}
+    sockets = {"console", "vnc", "exec", "forward"}
     others = {"show", "list", "log", "user-data", "metrics", "utilisation", "query", "history"}
     assert reads <= sockets | others
 
