@@ -14,6 +14,7 @@ import pytest
 
 from atoll.errors import HostFailure
 from atoll.system import files
+from atoll.system.spares import Spares
 
 
 @contextmanager
@@ -21,8 +22,8 @@ def refused_writes(refuses: Callable[[Path], bool], why: str = "no space left on
     """While the block runs, writes of files that are refused fail. Each is asked about once, in order."""
     together = files.write_together
 
-    def write(writes: Sequence[files.Write]) -> list[HostFailure | None]:
-        return [HostFailure(why) if refuses(one.path) else together([one])[0] for one in writes]
+    def write(writes: Sequence[files.Write], spares: Spares | None = None) -> list[HostFailure | None]:
+        return [HostFailure(why) if refuses(one.path) else together([one], spares)[0] for one in writes]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "write_together", write)

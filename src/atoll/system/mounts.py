@@ -13,7 +13,6 @@ import fcntl
 import os
 import struct
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,8 +21,9 @@ from typing import TypeVar
 from msgspec import Struct
 
 from atoll.errors import HostFailure
-from atoll.system import clock, host
+from atoll.system import clock, host, libc, own_thread
 from atoll.system.failures import failing
+from atoll.system.pids import Pid, opened
 
 T = TypeVar("T")
 
@@ -66,25 +66,29 @@ class IdRange(Struct, frozen=True):
 
 def private(function: Callable[[], T]) -> T:
     """Run a function in a thread with mounts of its own; what it starts keeps them. Errors come through."""
-    results: list[T] = []
-    errors: list[BaseException] = []
 
-    def body() -> None:
-        try:
-            with failing("making a mount namespace"):
-                _call("unshare", _CLONE_NEWNS)
-                # Slave: an unmount on the host still reaches us, and nothing of ours reaches the host.
-                _mount("none", Path("/"), "none", _MS_SLAVE | _MS_REC)
-            results.append(function())
-        except BaseException as error:
-            errors.append(error)
+    def leave() -> T:
+        with failing("making a mount namespace"):
+            _call("unshare", _CLONE_NEWNS)
+            # Slave: an unmount on the host still reaches us, and nothing of ours reaches the host.
+            _mount("none", Path("/"), "none", _MS_SLAVE | _MS_REC)
+        return function()
 
-    thread = threading.Thread(target=body, name="mounts")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    return own_thread.run(leave)
+
+
+def inside(process: Pid, function: Callable[[], T]) -> T:
+    """Run a function in a thread that has the mounts of a process. Errors come through."""
+
+    def enter() -> T:
+        with failing(f"entering the mounts of process {process.pid}"), opened(process) as handle:
+            if handle is None:
+                raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+            libc.unshare(libc.CLONE_FS)
+            libc.setns(handle, libc.CLONE_NEWNS)
+        return function()
+
+    return own_thread.run(enter)
 
 
 def tmpfs(target: Path) -> None:

@@ -16,13 +16,13 @@ import os
 import re
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from atoll.errors import HostFailure, Invalid, NotFound
+from atoll.system import own_thread
 from atoll.system.directory_lock import mutex
 from atoll.system.failures import failing
 
@@ -52,7 +52,7 @@ def ensure(name: str) -> None:
             return
         path.touch(mode=0o444)
         try:
-            _in_thread(lambda: _make_here(path))
+            own_thread.run(lambda: _make_here(path))
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -87,7 +87,7 @@ def inside(name: str, function: Callable[[], T]) -> T:
         _enter(name)
         return function()
 
-    return _in_thread(there)
+    return own_thread.run(there)
 
 
 def enter(name: str) -> None:
@@ -211,21 +211,3 @@ def _call(name: str, *args: object) -> None:
     if getattr(_libc, name)(*args) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-
-
-def _in_thread(function: Callable[[], T]) -> T:
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            results.append(function())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=body, name="namespace")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]

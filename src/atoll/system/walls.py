@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from atoll.system import landlock, libc
+from atoll.system import landlock, libc, own_thread
 from atoll.system.failures import failing, ignoring
 from atoll.system.pids import Pid, opened
 
@@ -77,12 +77,12 @@ class Walls:
                     landlock.restrict(grants)
             return function()
 
-        return _in_thread(enter)
+        return own_thread.run(enter)
 
     def _held_root(self) -> int:
         with self._making:
             if self._root is None:
-                self._root = _in_thread(self._make_root)
+                self._root = own_thread.run(self._make_root)
             return self._root
 
     def _make_root(self) -> int:
@@ -116,7 +116,7 @@ def clear(process: Pid) -> None:
                 libc.unmount(START)
 
     with failing(f"clearing the root of process {process.pid}"):
-        _in_thread(take_away)
+        own_thread.run(take_away)
 
 
 def _furnish(devices: Sequence[Path]) -> None:
@@ -184,21 +184,3 @@ def _grants(devices: Sequence[Path], readable: Sequence[int]) -> Iterator[list[l
                 if stat.S_ISREG(os.fstat(number).st_mode)
             ),
         ]
-
-
-def _in_thread(function: Callable[[], T]) -> T:
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            results.append(function())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=body, name="walls")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]

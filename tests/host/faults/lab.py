@@ -42,6 +42,7 @@ from role_credentials import a_credential
 
 PORT = 6976
 SERVING_S = 30.0
+SILENCE_S, SILENCE_PATIENCE_S = 0.5, 10.0
 SUBNETS = {"lan": "10.77.0.0/24", "lab": "10.78.0.0/24"}
 FIRST = {"lan": 12, "lab": 6}
 """How many addresses the node is given to begin with: few, so that a lost one is missed soon, but enough for every
@@ -88,7 +89,6 @@ class Agent:
 
     def tell_where(self) -> None:
         self._signal(signal.SIGUSR1)
-        time.sleep(0.5)
 
     def _signal(self, number: signal.Signals) -> None:
         assert self.pidfd is not None
@@ -247,7 +247,15 @@ class Lab:
         """The end of the log; with where each thread of an agent is that hangs."""
         if hangs is not None:
             hangs.tell_where()
+            self._await_silence()
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-80 if hangs else -15 :])
+
+    def _await_silence(self) -> None:
+        """Until nothing was written to the log for a while: what is said in one go is there whole."""
+        until, size = time.monotonic() + SILENCE_PATIENCE_S, -1
+        while (now := self.log.stat().st_size) != size and time.monotonic() < until:
+            size = now
+            time.sleep(SILENCE_S)
 
     def _config(self, name: str) -> Path:
         return Path(self.cloud.directory / f"faults-{name}.json")

@@ -209,7 +209,9 @@ class InProcess:
     def _on_disk(self) -> dict[str, VM]:
         """What another agent would load."""
         with tempfile.TemporaryDirectory() as copy:
-            shutil.copytree(self.node.directory / "state", copy, dirs_exist_ok=True)
+            # What is being written meanwhile, such as a member of the pool, has another name until it is whole.
+            halves = shutil.ignore_patterns(".*.tmp")
+            shutil.copytree(self.node.directory / "state", copy, ignore=halves, dirs_exist_ok=True)
             loaded = Records(Path(copy), Writer()).load()
         return {ip: structs.replace(record.vm, ready={}) for ip, record in loaded.items()}
 

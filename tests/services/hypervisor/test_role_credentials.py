@@ -306,13 +306,13 @@ async def test_a_create_that_is_given_up_while_its_files_are_written_leaves_noth
         write, bury = files.write_together, Records._bury
 
         def held(
-            writes: Any, slow=slow, reached=reached, go_on=go_on, order=order, write=write
+            writes: Any, spares: Any = None, slow=slow, reached=reached, go_on=go_on, order=order, write=write
         ) -> list[HostFailure | None]:
             if any(slow in str(one.path) for one in writes):
                 reached.set()
                 go_on.wait(5)
                 order.append("written")
-            return write(writes)
+            return write(writes, spares)
 
         def buried(self: Records, ip: str, order=order, bury=bury) -> Path | None:
             order.append("discarded")

@@ -77,7 +77,7 @@ async def test_what_gathers_while_the_disk_is_busy_is_written_as_one_group(
 
     def counted(writes: list[files.Write], spares: Spares | None) -> list[HostFailure | None]:
         groups.append(len(writes))
-        return together(writes)
+        return together(writes, spares)
 
     monkeypatch.setattr(files, "write_together", counted)
     held = await hold(writer)

@@ -13,6 +13,8 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -64,6 +66,7 @@ class LxcDriver:
         self._on_exit = on_exit
         self._roots = Roots(cache)
         self._namespace = namespace
+        self._keepers = keeper.Keepers(namespace)
         self._running: dict[str, _Running] = {}
         self._consoles: dict[str, LogConsole] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -185,6 +188,7 @@ class LxcDriver:
         for console in self._consoles.values():
             await console.close()
         self._consoles.clear()
+        await self._keepers.close()
 
     def _lock(self, machine: Machine) -> asyncio.Lock:
         return self._locks.setdefault(machine.ip, asyncio.Lock())
@@ -253,34 +257,24 @@ class LxcDriver:
         await record.forget(machine)
 
     async def _launch(self, machine: Machine) -> processes.Pid:
-        lxc_start = host.require_tool("lxc-start")
-        profile = apparmor.profile()
         loop = asyncio.get_running_loop()
-        # Beside the start of its keeper, which takes as long.
+        # Beside all that does not need it.
         prepared = asyncio.run_coroutine_threadsafe(self._prepare(machine), loop)
-
-        def furnish(kept_by: keeper.Keeper) -> None:
-            with mounts.user_namespace(config.disk_ranges(machine)) as ids:
-                base = prepared.result()
-                init = _find_init_program(machine, base)
-                _configure(machine, init, profile.name)
-                kept_by.keep(machine)
-                mount_root(machine, base, ids())
-                kept_by.wait_in(machine)
-                hide_groups(systemd=init.systemd)
-                kept_by.begin()
-
-        place = keeper.Place(lxc_start, keeper.CAPABILITIES + profile.rights, self._namespace)
-        work = loop.run_in_executor(None, keeper.launch, place, furnish)
         try:
-            process = processes.identify(await _finished(work))
+            kept_by = await self._keepers.take()
+            try:
+                furnish = partial(_furnish, machine, prepared, kept_by)
+                # Not among those that prepare: it waits for them.
+                await aside.whole(loop.run_in_executor(None, kept_by.furnish, furnish))
+            except BaseException:
+                await kept_by.give_up()
+                raise
         finally:
-            # Whatever failed: nothing may come after what is undone. Its own failure is that of the work.
+            # Whatever failed: nothing may come after what is undone. Its own failure is that of the furnishing.
             with contextlib.suppress(AtollError, OSError):
                 await aside.whole(asyncio.wrap_future(prepared))
-        if process is None:
-            raise _failed_start(machine)
-        return process
+            self._keepers.provide()
+        return kept_by.process
 
     # --- end
 
@@ -327,15 +321,6 @@ class LxcDriver:
         console = self._consoles.pop(machine.ip, None)
         if console is not None:
             console.end()
-
-
-async def _finished(work: asyncio.Future[int]) -> int:
-    """Its result, also when nobody wants it any more: what a thread starts must be there to be undone."""
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait({work})
-        raise
 
 
 async def _let_go(running: _Running) -> None:
@@ -399,6 +384,19 @@ def _status(pid: int) -> str:
 def _halt_signal(init: processes.Pid) -> signal.Signals | int:
     # systemd powers off at this one, and takes SIGPWR for a power failure. Others know SIGPWR.
     return signal.SIGRTMIN + 4 if parse.name_of(_status(init.pid)) == "systemd" else signal.SIGPWR
+
+
+def _furnish(machine: Machine, prepared: Future[Path], kept_by: keeper.Keeper) -> None:
+    """All that LXC needs, while it starts already as far as it can."""
+    with mounts.user_namespace(config.disk_ranges(machine)) as ids:
+        base = prepared.result()
+        init = _find_init_program(machine, base)
+        _configure(machine, init, apparmor.profile().name)
+        kept_by.keep(machine)
+        mount_root(machine, base, ids())
+        kept_by.wait_in(machine)
+        hide_groups(systemd=init.systemd)
+        kept_by.begin()
 
 
 def _configure(machine: Machine, init: config.Init, apparmor_profile: str) -> None:

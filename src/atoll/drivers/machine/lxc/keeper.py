@@ -22,17 +22,19 @@ from msgspec import Struct
 
 from atoll.drivers.machine.base import Machine
 from atoll.drivers.machine.console_log import limit_of
-from atoll.drivers.machine.lxc import record
+from atoll.drivers.machine.lxc import apparmor, record
 from atoll.drivers.machine.lxc.config import FURNISHED, STAGE, container_name, keeper_group
 from atoll.drivers.machine.lxc.parse import MONITOR_ENDED
-from atoll.errors import HostFailure
-from atoll.system import cgroups, clock, mounts, namespaces, processes, reaper
+from atoll.errors import AtollError, HostFailure
+from atoll.system import cgroups, clock, host, mounts, namespaces, processes, reaper
+from atoll.system.failures import failing
 
 CAPABILITIES = ("dac_override", "net_admin", "setfcap", "setgid", "setuid", "sys_admin")
 """What a monitor needs: mounts, namespaces, ids, cgroups and links of a container."""
 
 KEPT_BYTES = 16_384
 END_TIMEOUT_S = 5.0
+SPARE_AFTER_S = 0.1
 _PAUSE_S = 0.0005
 _AS_NOBODY = "--reuid=65534 --regid=65534 --clear-groups --no-new-privs"
 
@@ -97,30 +99,44 @@ def words_for(machine: Machine) -> bytes:
 
 
 class Keeper:
-    """One that was started. Until it is told more it waits; it ends when we do."""
+    """One that was started, in mounts of its own. Until it is told more it waits; it ends when we do."""
 
-    def __init__(self, number: int, words: BinaryIO) -> None:
-        self.number = number
+    def __init__(self, process: processes.Pid, words: BinaryIO) -> None:
+        self.process = process
         self._words = words
+
+    def furnish(self, function: Callable[[], None]) -> None:
+        """Run a function among its mounts, which all that it starts sees."""
+        mounts.inside(self.process, function)
 
     def keep(self, machine: Machine) -> None:
         """It starts LXC's monitor, which waits in turn."""
         self._tell(words_for(machine))
 
     def wait_in(self, machine: Machine) -> None:
-        """Until it is in its group, or has ended."""
+        """Until it is in its group."""
+        doing = f"starting machine {machine.name}"
         last = cgroups.join_paths(keeper_group(machine))[-1]
-        process = processes.identify(self.number)
         until = clock.monotonic() + END_TIMEOUT_S
-        while str(self.number) not in last.read_text().split():
-            if process is None or not processes.alive(process) or clock.monotonic() > until:
-                raise HostFailure(f"starting machine {machine.name}: its keeper did not enter its cgroup")
+        while True:
+            with failing(doing):
+                if str(self.process.pid) in last.read_text().split():
+                    return
+            if not processes.alive(self.process) or clock.monotonic() > until:
+                raise HostFailure(f"{doing}: its keeper did not enter its cgroup", hint="try again")
             time.sleep(_PAUSE_S)
 
     def begin(self) -> None:
-        """The container's place is furnished: its monitor goes on."""
+        """The container's place is furnished: its monitor goes on. Called among its mounts."""
         FURNISHED.touch()
         self._tell(b"\n")
+        self._words.close()
+
+    async def give_up(self) -> None:
+        """Unless it was told all, it ends. It may not be in its group yet, where it would be found."""
+        if not self._words.closed:
+            self._words.close()
+            await processes.wait_gone(self.process, END_TIMEOUT_S)
 
     def _tell(self, words: bytes) -> None:
         with contextlib.suppress(
@@ -129,34 +145,85 @@ class Keeper:
             self._words.write(words)
 
 
-def launch(place: Place, furnish: Callable[[Keeper], None]) -> int:
-    """Start one in mounts of its own, which `furnish` makes. The number of the process."""
+class Keepers:
+    """Starts keepers. Once there was a need for one, the next is started before there is another."""
 
-    def start() -> int:
+    def __init__(self, namespace: str | None) -> None:
+        self._namespace = namespace
+        self._spare: Keeper | None = None
+        self._later: asyncio.TimerHandle | None = None
+        self._making: asyncio.Task[None] | None = None
+
+    async def take(self) -> Keeper:
+        """One that is yours: to be furnished, or given up."""
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return await self._started()
+        if processes.alive(spare.process):
+            return spare
+        await spare.give_up()
+        return await self._started()
+
+    def provide(self) -> None:
+        """Have one for the next container, when this one is through with the worst."""
+        if self._later is None and self._making is None and self._spare is None:
+            self._later = asyncio.get_running_loop().call_later(SPARE_AFTER_S, self._begin_to_make)
+
+    async def close(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        if self._making is not None:
+            await asyncio.wait({self._making})
+        if self._spare is not None:
+            await self._spare.give_up()
+            self._spare = None
+
+    def _begin_to_make(self) -> None:
+        self._later = None
+        self._making = asyncio.ensure_future(self._make())
+
+    async def _make(self) -> None:
+        try:
+            with contextlib.suppress(AtollError):  # whoever needs one is told
+                self._spare = await self._started()
+        finally:
+            self._making = None
+
+    async def _started(self) -> Keeper:
+        profile = apparmor.profile()
+        place = Place(host.require_tool("lxc-start"), CAPABILITIES + profile.rights, self._namespace)
+        starting = asyncio.get_running_loop().run_in_executor(None, launch, place)
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait({starting})
+            if starting.exception() is None:
+                await starting.result().give_up()
+            raise
+
+
+def launch(place: Place) -> Keeper:
+    """Start one in mounts of its own."""
+
+    def start() -> Keeper:
         mounts.tmpfs(STAGE)
         # Here LXC keeps locks and sockets, for good: now they go with it.
         mounts.tmpfs(Path("/run"))
         words, tell = os.pipe()
-        with os.fdopen(tell, "wb", buffering=0) as told:
-            try:
-                keeper = Keeper(processes.spawn_blocking(launch_of(place, words)), told)
-            finally:
-                os.close(words)
-            try:
-                furnish(keeper)
-            except BaseException:
-                told.close()
-                _wait_gone(keeper.number)  # it may not be in its group yet, where it would be found
-                raise
-        return keeper.number
+        told = os.fdopen(tell, "wb", buffering=0)
+        try:
+            process = processes.identify(processes.spawn_blocking(launch_of(place, words)))
+            if process is None:
+                raise HostFailure("starting the keeper of a container: it ended at once")
+        except BaseException:
+            told.close()
+            raise
+        finally:
+            os.close(words)
+        return Keeper(process, told)
 
     reaper.begin()
     if place.namespace is None:
         return mounts.private(start)
     return namespaces.inside(place.namespace, lambda: mounts.private(start))
-
-
-def _wait_gone(number: int) -> None:
-    process = processes.identify(number)
-    if process is not None:
-        asyncio.run(processes.wait_gone(process, END_TIMEOUT_S))
