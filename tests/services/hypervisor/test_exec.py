@@ -210,8 +210,8 @@ async def test_signals_reach_the_command(ann, web):
     assert ended.status == 130
 
 
-async def test_nobody_has_more_commands_than_there_are_places(ann, web, monkeypatch, node, until):
-    monkeypatch.setattr(hands, "PER_VM", 2)
+async def test_nobody_has_more_commands_than_there_are_places(ann, web, node, until):
+    node.service.hands.places = Places("vm exec", "commands that run", 2, 8)
     running = [asyncio.create_task(run_async(ann, "web", sh("sleep 9"))) for _ in range(2)]
     await until(lambda: node.driver.commands_of(node.machine(web)) == 2)
 

@@ -10,15 +10,14 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 from atoll.api.codec import decode_body, problem_of
 from atoll.api.hands import MOST_DATA, STDIN, WINDOW, Control, Ended, Told, frame, unframe
 from atoll.api.route import ByteSocket
 from atoll.drivers.machine.base import HANG_UP_S, CanExec, Process
-from atoll.errors import AtollError, Conflict, Malformed, TimedOut, TooMany
+from atoll.errors import AtollError, Conflict, Malformed, TimedOut
+from atoll.hypervisor.hands.places import Places
 from atoll.hypervisor.launch.machines import Machines
 from atoll.model.command import TIMED_OUT, Command
 from atoll.model.vm import VM, VmState
@@ -29,13 +28,12 @@ PER_VM = 16
 PER_USER = 32
 """Commands that run at once."""
 FIRST_FRAME_S = 30.0
-RETRY_AFTER_S = 5
 
 
 class Hands:
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
-        self._open: Counter[tuple[str, str]] = Counter()
+        self.places = Places("vm exec", "commands that run", PER_VM, PER_USER)
         self._endings: set[asyncio.Task[None]] = set()
 
     def check(self, vm: VM) -> None:
@@ -53,27 +51,6 @@ class Hands:
             raise Conflict(
                 f"vm exec: VM {vm.name} is {vm.state}", hint=f"start it first: atoll vm start {vm.name}"
             )
-
-    @contextlib.contextmanager
-    def place(self, vm: VM, user: str) -> Iterator[None]:
-        """A place among the commands of this VM and user, for the time of the block; or TooMany."""
-        places = (("VM", vm.instance_id, PER_VM), ("user", user, PER_USER))
-        for kind, key, most in places:
-            if self._open[kind, key] >= most:
-                raise TooMany(
-                    f"vm exec: {kind} {vm.name if kind == 'VM' else user} has {most} commands that run",
-                    retry_after_s=RETRY_AFTER_S,
-                    hint="wait until one of them has ended",
-                )
-        for kind, key, _ in places:
-            self._open[kind, key] += 1
-        try:
-            yield
-        finally:
-            for kind, key, _ in places:
-                self._open[kind, key] -= 1
-                if not self._open[kind, key]:
-                    del self._open[kind, key]
 
     async def start(self, vm: VM, command: Command) -> Process:
         driver = self._machines.driver(vm.driver)

@@ -64,7 +64,7 @@ class HandsHandlers:
     async def _run(
         self, permit: Permit, call: Call[None, None], command: Command, socket: ByteSocket
     ) -> None:
-        with self._hands.place(permit.vm, call.identity.user):
+        with self._hands.places.one(permit.vm, call.identity.user):
             await self._note(call, shlex.join(command.argv))
             vm = self._service.vms.permitted(permit)
             process = await self._hands.start(vm, command)
