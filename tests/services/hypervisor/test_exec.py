@@ -16,7 +16,7 @@ from atoll.api.route import Done
 from atoll.api.running import Running, run
 from atoll.api.running_async import run_async
 from atoll.errors import AtollError, Conflict, Denied, Malformed, NotFound, TooLarge, TooMany
-from atoll.hypervisor.hands import hands
+from atoll.hypervisor.hands.places import Places
 from atoll.model.command import Command, Size
 
 PATIENCE_S = 10

@@ -1,11 +1,40 @@
-/* One line on the console per step. Effects: writes to standard error. */
+/* One line on the console per step. Effects: writes to standard error, a timer. */
 #include "log.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "loop.h"
+
+static char held[1024];
+static size_t held_length;
+static bool holding;
+static struct timer hold_timer;
+
+static void on_held_enough(void *context)
+{
+    (void)context;
+    log_release();
+}
+
+void log_hold(void)
+{
+    holding = true;
+    hold_timer.fire = on_held_enough;
+    timer_start(&hold_timer, LOG_HOLD_MS);
+}
+
+void log_release(void)
+{
+    holding = false;
+    timer_stop(&hold_timer);
+    if (held_length)
+        (void)!write(STDERR_FILENO, held, held_length);
+    held_length = 0;
+}
 
 void say(const char *format, ...)
 {
@@ -23,6 +52,12 @@ void say(const char *format, ...)
     if (length > sizeof line - 2)
         length = sizeof line - 2;
     line[length++] = '\n';
+    if (holding && length <= sizeof held - held_length) {
+        memcpy(held + held_length, line, length);
+        held_length += length;
+        return;
+    }
+    log_release();
     /* One write, so that the lines of a running script do not cut into ours. */
     (void)!write(STDERR_FILENO, line, length);
 }

@@ -72,6 +72,7 @@ static void on_metadata(const struct metadata *metadata)
     if (!waits || metadata->user_data_length)
         network_settle();
     bool open = server_start(&instance);
+    log_release();
     say("metadata: instance %s, %zu bytes of user data", instance.id[0] ? instance.id : "(unknown)",
         metadata->user_data_length);
     if (open)
@@ -139,6 +140,7 @@ static void be(const struct order *order)
         power_off();
         return;
     }
+    log_hold();
     draw_random();
     ask_for_address();
     channel_taken();

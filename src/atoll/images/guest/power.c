@@ -159,6 +159,7 @@ static void wait_for_children(uint64_t until_ms)
 
 void power_end(enum end end)
 {
+    log_release();
     say(end == END_REBOOT ? "rebooting" : "powering off");
     kill(-1, SIGTERM);
     /* A shell ignores SIGTERM, and takes SIGHUP as the end of its terminal. */
