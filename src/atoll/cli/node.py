@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from atoll.api import given
@@ -425,7 +425,7 @@ def _stores(node: Node) -> str:
     return joined(
         f"{one.name} is not used: {one.problem}"
         if one.problem
-        else f"{one.name} {_of(show_mib(one.free_mib), show_mib(one.total_mib))}"
+        else f"{one.name} {show_free(show_mib, one.free_mib, one.total_mib)}"
         for one in node.stores
     )
 
@@ -434,8 +434,11 @@ def _unclaimed(node: Node) -> str:
     return joined(f"{one.name} in {one.store} until {one.until:%Y-%m-%d}" for one in node.unclaimed)
 
 
-def _of(free: str, total: str) -> str:
-    return f"{free} of {total} free"
+def show_free(show: Callable[[int], str], free: int, total: int) -> str:
+    """Over-commit that was made smaller can leave more promised than there is."""
+    if free < 0:
+        return f"none of {show(total)} free, {show(-free)} too much promised"
+    return f"{show(free)} of {show(total)} free"
 
 
 NODE_VIEW: View[Node] = View(
@@ -444,9 +447,9 @@ NODE_VIEW: View[Node] = View(
         Column("name", lambda node: node.name),
         Column("ip", lambda node: node.ip),
         Column("version", lambda node: f"{node.version} (records of format {node.record_format})"),
-        Column("cpus", lambda node: _of(show_cpus(node.free.milli_cpus), show_cpus(node.total.milli_cpus))),
-        Column("memory", lambda node: _of(show_mib(node.free.memory_mib), show_mib(node.total.memory_mib))),
-        Column("disk", lambda node: _of(show_mib(node.free.disk_mib), show_mib(node.total.disk_mib))),
+        Column("cpus", lambda node: show_free(show_cpus, node.free.milli_cpus, node.total.milli_cpus)),
+        Column("memory", lambda node: show_free(show_mib, node.free.memory_mib, node.total.memory_mib)),
+        Column("disk", lambda node: show_free(show_mib, node.free.disk_mib, node.total.disk_mib)),
         Column(
             "overcommit",
             lambda node: f"cpus {node.overcommit.cpus:g} times, memory {node.overcommit.memory:g} times",
