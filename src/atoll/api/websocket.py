@@ -12,7 +12,6 @@ from atoll.errors import Unreachable
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 MOST_MESSAGE = 1 << 20
-MOST_HEAD = 16 << 10
 _CONTINUED = 0
 _GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
@@ -96,16 +95,6 @@ def handshake(host: str, target: str) -> tuple[bytes, str]:
     )
     accept = base64.b64encode(hashlib.sha1((key + _GUID).encode(), usedforsecurity=False).digest()).decode()
     return request.encode(), accept
-
-
-def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
-    """The status and the headers of an answer; names in lower case."""
-    lines = head.decode("latin-1").split("\r\n")
-    words = lines[0].split(" ", 2)
-    if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdecimal():
-        raise _broken("no answer of HTTP")
-    pairs = (line.partition(":") for line in lines[1:] if line)
-    return int(words[1][:4]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
 def _broken(why: str) -> Unreachable:

@@ -14,7 +14,6 @@ from atoll.api.websocket import (
     Reader,
     handshake,
     masked,
-    parse_head,
 )
 from atoll.errors import Unreachable
 
@@ -93,6 +92,3 @@ def test_the_handshake_is_that_of_the_standard() -> None:
     request, accept = handshake("node:6976", "/v1/vms/web/exec")
     assert request.startswith(b"GET /v1/vms/web/exec HTTP/1.1\r\nHost: node:6976\r\n")
     assert len(accept) == 28
-    assert parse_head(b"HTTP/1.1 101 Switching\r\nUpgrade: websocket") == (101, {"upgrade": "websocket"})
-    with pytest.raises(Unreachable):
-        parse_head(b"SSH-2.0-x")
