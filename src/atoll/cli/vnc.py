@@ -21,6 +21,7 @@ from atoll.cli.local_port import HOST, Address, check_peer, shown
 from atoll.cli.sockets import WebSocket, connected, messages
 from atoll.errors import AtollError, Conflict, HostFailure, Invalid
 from atoll.system import processes
+from atoll.system.beside import until_one_ends
 
 PORTS = range(5901, 6000)
 """Where viewers look for screens."""
@@ -108,7 +109,7 @@ class Tunnel:
         try:
             check_peer(writer, "viewer")
             async with self._connected() as socket:
-                await _both_ways(socket, reader, writer)
+                await until_one_ends(_out(socket, reader), _in(socket, writer))
         except ConnectionError:
             pass  # a viewer that has gone
         except AtollError as error:
@@ -118,18 +119,6 @@ class Tunnel:
 
     def _connected(self) -> AbstractAsyncContextManager[WebSocket]:
         return connected(self._addresses, self._tls, api.VM_VNC, {"vm": self._ref})
-
-
-async def _both_ways(socket: WebSocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    tasks = {asyncio.ensure_future(_out(socket, reader)), asyncio.ensure_future(_in(socket, writer))}
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()
 
 
 async def _out(socket: WebSocket, reader: asyncio.StreamReader) -> None:
