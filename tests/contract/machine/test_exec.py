@@ -14,8 +14,9 @@ from atoll.model.command import Command, Size
 
 PATIENCE_S = 30
 
-pytestmark = pytest.mark.parametrize("lab", ["sim", "agent", "lxc", "docker", "podman"], indirect=True)
 BUSYBOX = "/bin/busybox"
+REAL = ("agent", "lxc", "docker", "podman")
+on_every_kind = pytest.mark.parametrize("lab", ["sim", *REAL], indirect=True)
 
 
 def sh(script: str, **more: Any) -> Command:
@@ -82,6 +83,7 @@ async def guest(lab: Any, exits: Any) -> Guest:
     return Guest(lab, driver, machine)
 
 
+@on_every_kind
 async def test_the_status_and_both_streams_of_a_command_come_back(guest: Guest) -> None:
     assert await guest.run(sh("echo out; echo oops >&2; exit 3")) == (3, b"out\n", b"oops\n")
     assert await guest.run(busybox("true")) == (0, b"", b"")
@@ -93,15 +95,18 @@ async def test_the_status_and_both_streams_of_a_command_come_back(guest: Guest) 
     assert await guest.run(busybox("false")) == (1, b"", b"")
 
 
+@on_every_kind
 async def test_a_signal_counts_as_128_and_its_number(guest: Guest) -> None:
     assert (await guest.run(sh("kill -9 $$")))[0] == 137
 
 
+@on_every_kind
 async def test_a_program_that_is_not_there_ends_with_127(guest: Guest) -> None:
     assert (await guest.run(Command(("/bin/none",))))[0] == 127
     assert (await guest.run(Command(("none",))))[0] == 127
 
 
+@on_every_kind
 async def test_input_comes_back_whole_with_its_end(guest: Guest) -> None:
     content = bytes(range(256)) * 4096
 
@@ -109,12 +114,14 @@ async def test_input_comes_back_whole_with_its_end(guest: Guest) -> None:
     assert await guest.run(busybox("cat")) == (0, b"", b"")
 
 
+@on_every_kind
 async def test_environment_and_directory_are_those_that_were_asked_for(guest: Guest) -> None:
     _, out, _ = await guest.run(busybox("env", env={"GREETING": "good morning"}))
     assert b"GREETING=good morning\n" in out
     assert (await guest.run(busybox("pwd", cwd="/tmp")))[1] == b"/tmp\n"
 
 
+@on_every_kind
 async def test_a_terminal_is_one_stream_of_the_size_that_it_was_given(guest: Guest) -> None:
     script = "stty size; echo oops >&2"
     if guest.driver.name != "sim":
@@ -128,6 +135,7 @@ async def test_a_terminal_is_one_stream_of_the_size_that_it_was_given(guest: Gue
     assert (status, out, err) == (0, b"33 99\r\noops\r\n", b"")
 
 
+@on_every_kind
 async def test_a_signal_reaches_a_command_that_runs(guest: Guest) -> None:
     process = await guest.start(sh("echo begun; sleep 60") if guest.driver.name == "sim" else _sleeper())
     await read_until(process, b"begun\n")
@@ -141,6 +149,7 @@ def _sleeper() -> Command:
     return sh("echo begun; exec busybox sleep 60")
 
 
+@on_every_kind
 async def test_several_commands_run_at_once(guest: Guest) -> None:
     contents = [bytes([number]) * 200_000 for number in range(4)]
 
@@ -149,6 +158,7 @@ async def test_several_commands_run_at_once(guest: Guest) -> None:
     assert [out for _, out, _ in done] == contents
 
 
+@on_every_kind
 async def test_output_without_end_waits_for_its_reader_and_ends_with_it(guest: Guest) -> None:
     process = await guest.start(busybox("yes"))
     await read_until(process, b"y\ny\n")
@@ -160,6 +170,7 @@ async def test_output_without_end_waits_for_its_reader_and_ends_with_it(guest: G
     assert (await guest.run(busybox("true")))[0] == 0
 
 
+@on_every_kind
 async def test_the_next_agent_runs_commands_too_and_at_once(guest: Guest, new_exits: Any) -> None:
     await guest.run(busybox("true"))
     await guest.driver.close()
@@ -169,6 +180,7 @@ async def test_the_next_agent_runs_commands_too_and_at_once(guest: Guest, new_ex
         assert await guest.run(busybox("true")) == (0, b"", b"")
 
 
+@on_every_kind
 async def test_a_machine_that_does_not_run_runs_no_command(guest: Guest) -> None:
     await guest.driver.kill(guest.machine)
 
@@ -176,6 +188,7 @@ async def test_a_machine_that_does_not_run_runs_no_command(guest: Guest) -> None
         await guest.start(busybox("true"))
 
 
+@on_every_kind
 async def test_a_machine_that_ends_ends_its_commands_and_says_so(guest: Guest) -> None:
     process = await guest.start(sh("echo begun; sleep 60") if guest.driver.name == "sim" else _sleeper())
     await read_until(process, b"begun\n")
@@ -187,13 +200,9 @@ async def test_a_machine_that_ends_ends_its_commands_and_says_so(guest: Guest) -
     await process.close()
 
 
+@pytest.mark.parametrize("lab", REAL, indirect=True)
 class TestOfRealGuests:
     """What a simulated guest has no notion of."""
-
-    @pytest.fixture(autouse=True)
-    def real(self, guest: Guest) -> None:
-        if guest.driver.name == "sim":
-            pytest.skip("has no processes")
 
     async def test_a_program_that_cannot_be_run_ends_with_126(self, guest: Guest) -> None:
         status, _, err = await guest.run(Command(("/etc",)))
@@ -207,16 +216,6 @@ class TestOfRealGuests:
 
         async with asyncio.timeout(PATIENCE_S):
             while b"while :" in (await guest.run(busybox("ps", "-o", "args")))[1]:
-                await asyncio.sleep(0.1)
-
-    async def test_an_agent_that_ends_takes_its_commands_with_it(self, guest: Guest) -> None:
-        if guest.driver.name == "docker":
-            pytest.skip("the engine runs them, and it does not end")
-        process = await guest.start(_sleeper())
-        await read_until(process, b"begun\n")
-        await process.close()
-        async with asyncio.timeout(PATIENCE_S):
-            while b"sleep 60" in (await guest.run(busybox("ps", "-o", "args")))[1]:
                 await asyncio.sleep(0.1)
 
     async def test_a_terminal_is_resized_and_can_be_the_controlling_one(self, guest: Guest) -> None:

@@ -115,6 +115,8 @@ class Changes:
 
     def _planned(self, vm: VM, change: ChangeVm, identity: Identity) -> VM:
         new = plan_change(vm, change, identity, self._bench.room(), clock.now())
+        if vm.state is VmState.DAMAGED:  # its record says nothing of its image, and will not be written
+            return new
         try:
             image = self._bench.machines.image(vm)
         except NotFound:  # nobody can tell any more
