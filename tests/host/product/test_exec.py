@@ -160,17 +160,6 @@ def test_what_cannot_be_is_refused_with_its_reason(handy: Cli) -> None:
     handy("vm", "start", "a-docker")
 
 
-def test_how_long_it_takes(handy: Cli, vm: str, record_property: Callable[[str, object], None]) -> None:
-    taken = []
-    for _ in range(5):
-        began = time.monotonic()
-        handy("vm", "exec", vm, "--", "true")
-        taken.append(time.monotonic() - began)
-    record_property("seconds", sorted(taken))
-    assert min(taken) < 5, taken
-    print(vm, [f"{each:.3f}" for each in sorted(taken)])
-
-
 # --- vm cp
 
 
