@@ -230,14 +230,14 @@ class TestOfRealGuests:
 
     async def test_ctrl_c_and_ctrl_d_mean_on_a_terminal_what_they_do(self, guest: Guest) -> None:
         process = await guest.start(sh("echo begun; exec busybox cat", terminal=Size(), input=True))
-        await read_until(process, b"begun")
+        await read_until(process, b"begun\r\n")
         await process.write(b"hello\n")
         await read_until(process, b"hello\r\nhello\r\n")
         await process.end_input()
         assert (await rest_of(process))[0] == 0
 
         process = await guest.start(sh("echo begun; exec busybox sleep 60", terminal=Size(), input=True))
-        await read_until(process, b"begun")
+        await read_until(process, b"begun\r\n")
         await process.write(b"\x03")
         assert (await rest_of(process))[0] == 130
 
