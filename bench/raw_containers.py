@@ -73,32 +73,47 @@ class RawContainers:
 
     def lxc(self) -> float:
         """Seconds from starting lxc-start to the guest's answer."""
-        words = ["-n", NAME, "-P", str(self._directory)]
-        enter = ["nsenter", f"--target={self._holder}", "--mount", "--net", "--", "env", "PATH=/none"]
         began = self.begin()
-        start = subprocess.Popen(
-            [*enter, "/usr/bin/lxc-start", *words, "-f", str(self._directory / "config"), "-d"]
-        )
-        try:
+        with self.lxc_runs():
             return self.answer(LXC_IP, began)
-        finally:
-            start.wait()
-            subprocess.run([*enter, "/usr/bin/lxc-stop", *words, "-k"], check=True)
 
     def docker(self) -> float:
         """Seconds from starting docker to the guest's answer."""
-        docker = ["docker", f"--host=unix://{self._engine}"]
         began = self.begin()
-        subprocess.run(
-            [*docker, "run", "--detach", "--tty", "--name", NAME, IMAGE],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        try:
+        with self.docker_runs():
             settings = json.loads(engine_says(self._engine, f"/containers/{NAME}/json"))["NetworkSettings"]
             return self.answer(settings["IPAddress"], began)
+
+    @contextmanager
+    def lxc_runs(self) -> Iterator[None]:
+        """A container by lxc-start, which may still be at it."""
+        config = str(self._directory / "config")
+        start = subprocess.Popen([*self.lxc_command("start"), "-f", config, "-d"])
+        try:
+            yield
         finally:
-            subprocess.run([*docker, "rm", "--force", NAME], check=True, stdout=subprocess.DEVNULL)
+            start.wait()
+            subprocess.run([*self.lxc_command("stop"), "-k"], check=True)
+
+    @contextmanager
+    def docker_runs(self) -> Iterator[None]:
+        """A container by docker run."""
+        words = ("run", "--detach", "--tty", "--name", NAME, IMAGE)
+        subprocess.run([*self.docker_command, *words], check=True, stdout=subprocess.DEVNULL)
+        try:
+            yield
+        finally:
+            remove = [*self.docker_command, "rm", "--force", NAME]
+            subprocess.run(remove, check=True, stdout=subprocess.DEVNULL)
+
+    def lxc_command(self, verb: str) -> list[str]:
+        """A tool of LXC, for the container."""
+        enter = ["nsenter", f"--target={self._holder}", "--mount", "--net", "--", "env", "PATH=/none"]
+        return [*enter, f"/usr/bin/lxc-{verb}", "-n", NAME, "-P", str(self._directory)]
+
+    @property
+    def docker_command(self) -> list[str]:
+        return ["docker", f"--host=unix://{self._engine}"]
 
     def begin(self) -> float:
         """Now; from here on the guest is expected."""

@@ -46,9 +46,11 @@ from atoll.model.image import DirectBoot
 from atoll.model.node import Capacity
 from atoll.model.vm import VM
 from atoll.serving.audit import AuditLog
+from atoll.serving.event_log import EventLog
 from atoll.serving.gate import CertificateGate
 from atoll.serving.health import Health
 from atoll.serving.supervisor import Supervisor
+from atoll.system import clock
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
 from atoll.system.writer import Writer
@@ -80,10 +82,9 @@ async def ours(directory: Path) -> web.Application:
     peers = PeerReader(cas, Revocations([directory / "crl.pem"], cas))
     meter = Meter(vms.list, lambda vm: "none", lambda vm: 0)
     audit = AuditLog(records.directory("audit.jsonl"), Writer())
-    handlers = Handlers(
-        service,
-        Backstage(records, images, BootLogs(records.directory), meter, audit, Health(background).families),
-    )
+    history = EventLog(records.directory("events.jsonl"), Writer(), clock.now)
+    logs, health = BootLogs(records.directory), Health(background)
+    handlers = Handlers(service, Backstage(records, images, logs, meter, audit, history, health.families))
     return application(handlers.bound(), CertificateGate(peers, bench.operators))
 
 

@@ -21,7 +21,7 @@ from measuring import Result, facts, now, say
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-CASES = ("cold_create", "fork", "kinds", "cli_start", "api_reads", "restart", "crowd", "ports")
+CASES = ("cold_create", "fork", "kinds", "hands", "cli_start", "api_reads", "restart", "crowd", "ports")
 """Each is a module with a TITLE and a function `measure()`."""
 
 

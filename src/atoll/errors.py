@@ -118,6 +118,12 @@ class PoolEmpty(NoCapacity):
     code = "pool_empty"
 
 
+class OverQuota(NoCapacity):
+    """The node may have it; a user or a group has had its share."""
+
+    code = "over_quota"
+
+
 class Unreachable(AtollError):
     """Nobody answers there."""
 

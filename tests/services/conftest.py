@@ -37,10 +37,17 @@ class Pki:
         """What the server shows, as it is watched."""
         return tls.ServerCertificate(self.server(), *self._server)
 
-    def user(self, name: str, groups: Sequence[str] = (), methods: Sequence[str] = ()) -> ssl.SSLContext:
-        key = f"{name}-{'-'.join((*groups, *methods))}".replace("*", "any")
+    def user(
+        self,
+        name: str,
+        groups: Sequence[str] = (),
+        methods: Sequence[str] = (),
+        limit: Sequence[str] | None = None,
+    ) -> ssl.SSLContext:
+        limits = () if limit is None else ("limit", *limit)
+        key = f"{name}-{'-'.join((*groups, *methods, *limits))}".replace("*", "any")
         if key not in self._users:
-            files = self._keep(key, self.authority.issue_user(name, groups, methods))
+            files = self._keep(key, self.authority.issue_user(name, groups, methods, limit=limit))
             self._users[key] = tls.client_context(self.authority.cert_path, *files)
         return self._users[key]
 

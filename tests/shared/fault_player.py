@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
-from atoll.api import changes, given, volumes
+from atoll.api import changes, given, quotas, volumes
 from atoll.api import hypervisor as api
 from atoll.api.async_client import AsyncClient
 from atoll.api.changes import ChangeVm
@@ -28,6 +28,7 @@ from atoll.errors import AtollError, Conflict, NoCapacity, NotFound, PoolEmpty, 
 from atoll.model.long_lived import LongLivedCredential
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.node import Node
+from atoll.model.quota import HolderKind
 from atoll.model.vm import VM, RestartPolicy, VmSpec
 from atoll.model.volume import VolumeSpec
 from fault_schedules import ENDED, REBOOTED, Agent, Schedule
@@ -319,6 +320,15 @@ class Player:
                 await client.call(given.NODE_REMOVE_ADDRESS, body=given.RemoveAddress(SPARE.id, ips))
             case "remove-spare":
                 await client.call(given.NODE_REMOVE_SUBNET, spare)
+            case "set-quota":
+                self._marks += 1
+                # Of somebody who has nothing here.
+                quota = quotas.SetQuota(HolderKind.USER, "nobody", vms=self._marks)
+                await client.call(quotas.QUOTA_SET, body=quota)
+            case "change-node":
+                self._marks += 1
+                ratio = 1 + self._marks % 3 / 2
+                await client.call(given.NODE_CHANGE, body=given.ChangeNode(cpu_overcommit=8 * ratio))
 
     # --- what is asked for
 
@@ -458,7 +468,9 @@ class Player:
 CREATES = frozenset(
     {"create", "create-disk", "create-data", "create-role", "create-restarting", "twin", "large-twin"}
 )
-OF_NODES = frozenset({"give", "add-spare", "change-spare", "empty-spare", "remove-spare"})
+OF_NODES = frozenset(
+    {"give", "add-spare", "change-spare", "empty-spare", "remove-spare", "set-quota", "change-node"}
+)
 WAITS: dict[str, Callable[[Node], bool]] = {
     "template": lambda node: node.templates > 0,
     "member": lambda node: node.pooled > 0,

@@ -43,7 +43,7 @@ OF_SIM = STEPS - OF_COMMANDS - OF_CONTAINERS - OF_ISSUERS - _of("qemu")
 WORDS = (
     *("create", "create-disk", "create-data", "create-role", "create-restarting", "twin"),
     *("stop", "start", "reboot", "destroy", "change", "rewrite", "move", "add-volume", "delete-volume"),
-    *("give", "add-spare", "change-spare", "empty-spare", "remove-spare"),
+    *("give", "add-spare", "change-spare", "empty-spare", "remove-spare", "set-quota", "change-node"),
 )
 """What agents are asked for. The spare subnet comes, is changed and goes; no VM is in it."""
 ENDED, REBOOTED, NO_TEMPLATES = "guests end", "host reboots", "templates go"
@@ -109,6 +109,8 @@ _ROADS: dict[str, Agent] = {
     "trash": Agent(),
     "subnet": Agent("add-spare change-spare remove-spare"),
     "addresses": Agent("add-spare empty-spare"),
+    "quota": Agent("set-quota"),
+    "node": Agent("change-node"),
     "ids": Agent(meanwhile=IDS_LOST),
     "ids.given-back": Agent(meanwhile=IDS_LEFT),
     "image": Agent("create", meanwhile=NEW_IMAGES),

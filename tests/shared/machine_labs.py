@@ -23,7 +23,7 @@ from atoll.drivers.machine.qemu.driver import QemuDriver
 from atoll.drivers.machine.qemu.monitor import Monitor
 from atoll.drivers.machine.sim import SimDriver, SimFaults
 from atoll.errors import AtollError
-from atoll.images import cpio, packages
+from atoll.images import appliance, cpio, packages
 from atoll.model.vm import MachineType
 from atoll.system import cgroups, files, namespaces, processes, sparse
 from atoll.system.links import Links
@@ -240,6 +240,13 @@ class SimLab(Lab):
         return player
 
 
+class BootFiles(msgspec.Struct, frozen=True):
+    """What guests are booted with: a stock kernel, and an initramfs of our own."""
+
+    kernel: Path
+    initrd: Path
+
+
 class QemuLab(Lab):
     """Real guests: a stock kernel, and an initramfs whose shell does what it is told over the serial line."""
 
@@ -369,6 +376,25 @@ class QemuLab(Lab):
         return read_log(machine.directory / "console.log")
 
 
+class AgentLab(QemuLab):
+    """The same, with guests that have our agent: those of the appliance. They have no network to speak of."""
+
+    async def booted(self, machine: Machine) -> None:
+        """Who talks to the agent waits for it."""
+
+
+def make_appliance_files(directory: Path) -> BootFiles:
+    cache = Path(os.environ.get("ATOLL_CACHE") or "/var/cache/atoll")
+    try:
+        appliance._make(directory, packages.fetch_kernel(cache, lambda _: None))
+    except AtollError as error:
+        pytest.skip(f"no appliance to boot guests with: {error.brief}")
+    made = BootFiles(directory / "kernel", directory / "initrd")
+    for path in (made.kernel, made.initrd):
+        path.chmod(0o644)
+    return made
+
+
 def read_log(path: Path) -> bytes:
     """What is kept of a log, which is sparse."""
     with path.open("rb") as file:
@@ -407,13 +433,6 @@ async def until(condition: Callable[[], bool]) -> None:
             if condition():
                 return
             await asyncio.sleep(0.02)
-
-
-class BootFiles(msgspec.Struct, frozen=True):
-    """What guests are booted with: a stock kernel, and an initramfs of our own."""
-
-    kernel: Path
-    initrd: Path
 
 
 def make_boot_files(directory: Path) -> BootFiles:

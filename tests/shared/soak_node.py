@@ -35,7 +35,12 @@ SERVING_S = 30.0
 NURSERY = [sys.executable, str(Path(__file__).parents[1] / "host/faults/nursery.py")]
 BRIDGE = "br-default"
 SIM_IMAGE = "tiny"
-MOST_BYTES = {"audit.jsonl": 64 << 20, "soak.log": logs.LIMIT + 65536, "soak.log.1": logs.LIMIT + 65536}
+MOST_BYTES = {
+    "audit.jsonl": 64 << 20,
+    "events.jsonl": 32 << 20,
+    "soak.log": logs.LIMIT + 65536,
+    "soak.log.1": logs.LIMIT + 65536,
+}
 """Files that grow on purpose, and how far."""
 _NUMBERS = re.compile(r"(?<=memfd:)\S+|(?<=:\[)\d+")
 _MARKS = re.compile(r'"(?:handle|expires)": \d+,? ?')

@@ -26,6 +26,7 @@ EXITS = {
     "denied": 5,
     "no_capacity": 6,
     "pool_empty": 6,
+    "over_quota": 6,
     "unreachable": 7,
     "timed_out": 8,
     "too_many": 9,

@@ -143,7 +143,7 @@ class AsyncClient:
                 lambda base, tls: session.ws_connect(
                     base + target,
                     ssl=tls,
-                    heartbeat=20,
+                    heartbeat=route.heartbeat_s,
                     max_msg_size=1 << 20,
                     timeout=aiohttp.ClientWSTimeout(ws_close=WS_CLOSE_S),
                 )

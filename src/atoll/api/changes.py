@@ -133,5 +133,15 @@ VM_ACKNOWLEDGE = Unary(
     query=NOTHING,
     result=VM,
 )
+VM_ABANDON = Unary(
+    "vm.abandon",
+    "POST",
+    "/v1/vms/{vm}/abandon",
+    summary="Give up a create that was not acknowledged yet: it is undone when this returns; gone already is a success",
+    access=Access.OWNER,
+    body=NOTHING,
+    query=NOTHING,
+    result=NOTHING,
+)
 
-ROUTES = (VM_CHANGE, VM_BECOME_PRIMARY_OWNER, VM_ACKNOWLEDGE)
+ROUTES = (VM_CHANGE, VM_BECOME_PRIMARY_OWNER, VM_ACKNOWLEDGE, VM_ABANDON)

@@ -6,14 +6,16 @@ Effects: TCP and TLS to the service.
 
 from __future__ import annotations
 
-import http.client
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import IO, Any, TypeVar
 
+from atoll.api import websocket
+from atoll.api.client_socket import ClientSocket
 from atoll.api.codec import broke_off, decode_line, decoder, error_of, request_of
+from atoll.api.http1 import BadReply, Connection, Reply
 from atoll.api.reaching import Address, Addresses, Tls, current, show
 from atoll.api.route import (
     NOTHING,
@@ -25,6 +27,7 @@ from atoll.api.route import (
     Q,
     R,
     Route,
+    Socket,
     Stream,
     Unary,
     Upload,
@@ -35,7 +38,6 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 5.0
 HEARTBEAT_TIMEOUT_S = 30.0
-UPLOAD_BLOCK = 256 << 10
 
 
 class Client:
@@ -45,7 +47,7 @@ class Client:
         self._addresses = Addresses(addresses)
         self._tls = tls
         self._timeout_s = timeout_s
-        self._connection: http.client.HTTPSConnection | None = None
+        self._connection: Connection | None = None
         self._context: ssl.SSLContext | None = None
         """What the connection was made with."""
 
@@ -113,11 +115,11 @@ class Client:
     ) -> tuple[int, Iterator[bytes]]:
         """Where in the whole the bytes begin, and the bytes: to be read before anything else is asked for."""
         response = self._request(route, params or {}, None, query, self._timeout_s)
-        return int(response.headers[OFFSET_HEADER]), self._bytes(response)
+        return int(response.headers[OFFSET_HEADER.lower()]), self._bytes(response)
 
-    def _bytes(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+    def _bytes(self, response: Reply) -> Iterator[bytes]:
         with self._reading(response):
-            while chunk := self._guard(lambda: response.read(64 << 10)):
+            while chunk := self._guard(response.piece):
                 yield chunk
 
     def upload(
@@ -135,37 +137,58 @@ class Client:
         verb, target, _, headers = request_of(route, params, None, query)
         connection = self._connect()
         connection.sock.settimeout(self._timeout_s)
-        connection.blocksize = UPLOAD_BLOCK
         headers |= {"Content-Length": str(length), "Content-Type": "application/octet-stream"}
-        response = self._guard(lambda: _exchange(connection, verb, target, content, headers))
+        response = self._guard(lambda: connection.ask(verb, target, content, headers))
         data = self._guard(response.read)
         if response.status >= 400:
             raise error_of(data, response.status)
         result: R = decoder(route.result).decode(data)
         return result
 
+    def connect(
+        self, route: Socket[B, Q], params: Mapping[str, str], *, query: Q | None = None
+    ) -> ClientSocket:
+        """A WebSocket of a Socket route, on a connection of its own. To be closed by whoever has it."""
+        self.close()
+        _, target, _, _ = request_of(route, params, None, query)
+        connection = self._connect()
+        connection.sock.settimeout(self._timeout_s)
+        request, accept = websocket.handshake(self._where(), target)
+        reply, rest = self._guard(lambda: connection.upgrade(request))
+        if reply.status != 101:
+            data = self._guard(reply.read)
+            self.close()
+            raise error_of(data, reply.status)
+        if reply.headers.get("sec-websocket-accept") != accept:
+            self.close()
+            raise Unreachable(f"{self._where()}: it does not speak WebSocket", hint="see: atoll status")
+        # The socket's own from here on.
+        self._connection = None
+        return ClientSocket(connection.sock, rest, self._where())
+
     @contextmanager
-    def _reading(self, response: http.client.HTTPResponse) -> Iterator[None]:
+    def _reading(self, response: Reply) -> Iterator[None]:
         try:
             yield
         finally:
-            if not response.isclosed():
+            if not response.ended:
                 # What is left unread would be taken for the next reply.
                 self.close()
 
     def _request(
         self, route: Route[Any, Any], params: Mapping[str, str], body: Any, query: Any, timeout_s: float
-    ) -> http.client.HTTPResponse:
+    ) -> Reply:
         verb, target, data, headers = request_of(route, params, body, query)
-        if self._connection is not None and self._context is not current(self._tls):
+        if self._connection is not None and not self._connection.kept:
+            self.close()
+        if self._context is not current(self._tls):
             # Ours has been renewed: the server would refuse the old one when it ends.
             self.close()
-        # Without a socket when the last reply was followed by a close.
-        kept = self._connection if self._connection and self._connection.sock else None
+        kept = self._connection
         connection = kept or self._connect()
         connection.sock.settimeout(timeout_s)
         try:
-            response = self._guard(lambda: _exchange(connection, verb, target, data, headers))
+            response = self._guard(lambda: connection.ask(verb, target, data, headers))
         except Unreachable:
             # A kept connection may have been closed at the other end meanwhile: that says nothing.
             if kept is not None:
@@ -186,27 +209,24 @@ class Client:
             # With TLS 1.3 a server's refusal of our certificate arrives with the first read.
             self.close()
             raise _refused(self._where(), error) from None
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, BadReply) as error:
             self.close()
             raise Unreachable(f"{self._where()}: the connection broke: {error}") from None
 
-    def _connect(self) -> http.client.HTTPSConnection:
+    def _connect(self) -> Connection:
         failures: list[str] = []
         context = current(self._tls)
         for address in self._addresses.in_order():
-            host, port = address
-            connection = http.client.HTTPSConnection(host, port, context=context, timeout=CONNECT_TIMEOUT_S)
             try:
-                connection.connect()
+                sock = _open(address, context)
             except ssl.SSLError as error:
                 raise _refused(show(address), error) from None
             except OSError as error:
                 failures.append(f"{show(address)}: {error.strerror or error}")
                 continue
-            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._addresses.answered(address)
-            self._connection, self._context = connection, context
-            return connection
+            self._connection, self._context = Connection(sock, show(address)), context
+            return self._connection
         raise Unreachable(
             f"cannot connect to {' or '.join(failures)}", hint="is the service up? see: atoll status"
         )
@@ -215,21 +235,14 @@ class Client:
         return show(self._addresses.first)
 
 
-def _exchange(
-    connection: http.client.HTTPSConnection,
-    verb: str,
-    target: str,
-    data: bytes | IO[bytes],
-    headers: dict[str, str],
-) -> http.client.HTTPResponse:
+def _open(address: Address, context: ssl.SSLContext) -> ssl.SSLSocket:
+    plain = socket.create_connection(address, CONNECT_TIMEOUT_S)
     try:
-        connection.request(verb, target, data or None, headers)
-    except (BrokenPipeError, ConnectionResetError):
-        # A server that refuses a large body may close before it has all of it; its answer says why.
-        with suppress(OSError, http.client.HTTPException):
-            return connection.getresponse()
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return context.wrap_socket(plain, server_hostname=address[0])
+    except BaseException:
+        plain.close()
         raise
-    return connection.getresponse()
 
 
 def _refused(where: str, error: ssl.SSLError) -> AtollError:

@@ -11,9 +11,10 @@ from atoll.api.route import NOTHING, Unary
 from atoll.errors import Invalid
 from atoll.model.checks import Ip, Name, Principal, check_ip, check_name, check_principal
 from atoll.model.network import MAX_DNS, Domain, Reaches
-from atoll.model.node import Node
+from atoll.model.node import MAX_OVERCOMMIT, Node
 from atoll.model.vm import MAX_OWNERS, Owners
 
+Ratio = Annotated[float, Meta(ge=1, le=MAX_OVERCOMMIT)]
 Dns = Annotated[tuple[Ip, ...], Meta(max_length=MAX_DNS)]
 
 MAX_ADDRESSES_BODY = 4 << 20
@@ -67,6 +68,33 @@ class SetOwners(Struct, frozen=True, forbid_unknown_fields=True):
                 check_principal("owner", who)
 
 
+class ChangeNode(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What is to be different of a node. What is left out stays; null: as its configuration says."""
+
+    cpu_overcommit: Ratio | UnsetType | None = UNSET
+    """How many times its CPUs may be promised to VMs."""
+    memory_overcommit: Ratio | UnsetType | None = UNSET
+
+    def __post_init__(self) -> None:
+        for name, ratio in self.changes.items():
+            if ratio is not None and not 1 <= ratio <= MAX_OVERCOMMIT:
+                raise Invalid(name, ratio, f"must be from 1 to {MAX_OVERCOMMIT}")
+
+    @property
+    def changes(self) -> dict[str, float | None]:
+        return {name: value for name, value in structs.asdict(self).items() if value is not UNSET}
+
+
+NODE_CHANGE = Unary(
+    "node.change",
+    "PATCH",
+    "/v1/node",
+    summary="Change how often the node's CPUs and memory may be promised. VMs that are there stay",
+    access=Access.OPERATOR,
+    body=ChangeNode,
+    query=NOTHING,
+    result=Node,
+)
 NODE_REMOVE_ADDRESS = Unary(
     "node.remove-address",
     "POST",
@@ -109,4 +137,4 @@ NODE_SET_OWNERS = Unary(
     result=Node,
 )
 
-ROUTES = (NODE_REMOVE_ADDRESS, NODE_CHANGE_SUBNET, NODE_REMOVE_SUBNET, NODE_SET_OWNERS)
+ROUTES = (NODE_CHANGE, NODE_REMOVE_ADDRESS, NODE_CHANGE_SUBNET, NODE_REMOVE_SUBNET, NODE_SET_OWNERS)

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, MsgspecError, Struct, json
 
-from atoll.api import changes, given, observing, volumes
+from atoll.api import changes, forwards, given, hands, observing, quotas, volumes
 from atoll.api.access import Access
 from atoll.api.codec import SECRET
 from atoll.api.route import NOTHING, Download, Route, Socket, Stream, Unary
 from atoll.errors import Invalid
 from atoll.model import long_lived
-from atoll.model.checks import IP_PATTERN, NAME_PATTERN, Name, check_name, check_pattern
+from atoll.model.checks import IP_PATTERN, NAME_PATTERN, Name, Principal, check_name, check_pattern
 from atoll.model.event import Event
 from atoll.model.image import Image
 from atoll.model.lease import Lease, Reservation
 from atoll.model.long_lived import LongLivedCredential
 from atoll.model.network import Address, Subnet
 from atoll.model.node import Node
-from atoll.model.vm import VM, UserData, VmSpec, WaitFor, check_user_data, check_wait_for
+from atoll.model.vm import VM, UserData, VmSpec, VmState, WaitFor, check_user_data, check_wait_for
 from atoll.model.volume import VOLUME_PATTERN
 
 PORT = 6976
 VM_REF_PATTERN = r"^[a-z0-9][a-z0-9.-]{0,62}$"
 REQUEST_ID_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
 MAX_WAIT_S = 3600
+MAX_FILTER = 512
+"""Characters, each of which may be twelve in a URL, of which servers take about 8000."""
 
 Seconds = Annotated[float, Meta(gt=0, le=MAX_WAIT_S)]
 RequestId = Annotated[str, Meta(pattern=REQUEST_ID_PATTERN, max_length=64)]
@@ -72,6 +74,35 @@ class CreateVm(Struct, frozen=True, forbid_unknown_fields=True):
                 "is for a role, and the VM has none",
                 hint="name it in spec.role",
             )
+
+
+class VmFilter(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which VMs: those for which all of this holds. Left out: all."""
+
+    owner: Principal | None = None
+    """One of its owner users."""
+    mine: bool = False
+    """The caller is an owner of it, by name or by group."""
+    state: VmState | None = None
+    kind: Name | None = None
+    """The driver that runs it."""
+    tags: Annotated[str, Meta(max_length=MAX_FILTER)] | None = None
+    """A JSON object of tags that it has, with these values."""
+
+    def __post_init__(self) -> None:
+        self.wanted_tags()
+
+    def wanted_tags(self) -> dict[str, str]:
+        if self.tags is None:
+            return {}
+        if len(self.tags) > MAX_FILTER:
+            raise Invalid("tags", self.tags, f"is longer than {MAX_FILTER} characters", hint="ask for fewer")
+        try:
+            return json.decode(self.tags, type=dict[str, str])
+        except MsgspecError:
+            raise Invalid(
+                "tags", self.tags, "is not a JSON object of strings", hint='for example {"role":"web"}'
+            ) from None
 
 
 class StopVm(Struct, frozen=True, forbid_unknown_fields=True):
@@ -269,10 +300,10 @@ VM_LIST = Unary(
     "vm.list",
     "GET",
     "/v1/vms",
-    summary="All VMs of the node",
+    summary="All VMs of the node, or those that are asked for",
     access=Access.AUTHENTICATED,
     body=NOTHING,
-    query=NOTHING,
+    query=VmFilter,
     result=tuple[VM, ...],
 )
 VM_CREATE = Stream(
@@ -407,6 +438,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
     NODE_ADD_LEASE,
     NODE_DELETE_LEASE,
     *given.ROUTES,
+    *quotas.ROUTES,
     LEASE_LIST,
     IMAGE_LIST,
     VM_LIST,
@@ -422,6 +454,8 @@ ROUTES: tuple[Route[Any, Any], ...] = (
     VM_USER_DATA,
     VM_CONSOLE,
     VM_VNC,
+    *hands.ROUTES,
+    *forwards.ROUTES,
     EVENTS,
     *observing.ROUTES,
 )

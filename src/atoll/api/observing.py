@@ -10,7 +10,9 @@ from atoll.api.access import Access
 from atoll.api.route import NOTHING, Download, Stream, Unary
 from atoll.model.audit import AuditEntry
 from atoll.model.checks import Principal
+from atoll.model.history import HistoryEntry
 from atoll.model.utilisation import Utilisation
+from atoll.model.vm import Moment
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 MAX_ENTRIES = 100_000
@@ -24,6 +26,16 @@ class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
     target: Annotated[str, Meta(max_length=128)] | None = None
     """The IP or name of a VM, or what else it was done to."""
     method: Annotated[str, Meta(max_length=64)] | None = None
+
+
+class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which entries: the last so many of this VM, since this moment; then what comes."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_ENTRIES)] = 1000
+    target: Annotated[str, Meta(max_length=128)] | None = None
+    """The IP or name of a VM."""
+    since: Moment | None = None
+    follow: bool = False
 
 
 UTILISATION = Unary(
@@ -46,6 +58,17 @@ METRICS = Download(
     query=NOTHING,
     content_type=PROMETHEUS,
 )
+HISTORY = Stream(
+    "event.history",
+    "GET",
+    "/v1/events/history",
+    summary="What happened to VMs, with what changed, the oldest first; kept across restarts",
+    access=Access.AUTHENTICATED,
+    body=NOTHING,
+    query=HistoryQuery,
+    item=HistoryEntry,
+    result=NOTHING,
+)
 AUDIT = Stream(
     "audit.list",
     "GET",
@@ -58,4 +81,4 @@ AUDIT = Stream(
     result=NOTHING,
 )
 
-ROUTES = (UTILISATION, METRICS, AUDIT)
+ROUTES = (UTILISATION, METRICS, HISTORY, AUDIT)

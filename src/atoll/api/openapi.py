@@ -69,7 +69,7 @@ def _types(route: Route[Any, Any]) -> list[Any]:
     if isinstance(route, Stream):
         types.append(route.item)
     if isinstance(route, Socket):
-        types.append(route.told)
+        types += [route.first, route.heard, route.told]
     return [kind for kind in types if kind is not NOTHING]
 
 
@@ -142,6 +142,8 @@ def _success(route: Route[Any, Any], schemas: _Schemas) -> dict[str, Any]:
             }
         case Socket():
             told = "" if route.told is NOTHING else f"; text frames tell {route.told.__name__}"
+            if route.first is not NOTHING:
+                told = f"; first a text frame with {route.first.__name__}{told}"
             return {"101": {"description": f"a WebSocket of raw bytes, both ways{told}"}}
         case _:
             raise TypeError(f"{route.name} is of no known kind of route")
@@ -183,6 +185,8 @@ def reference(
 def _row(route: Route[Any, Any]) -> str:
     body = "bytes" if isinstance(route, Upload) else "" if route.body is NOTHING else _named(route.body)
     query = "" if route.query is NOTHING else f"?{_named(route.query)}"
+    if isinstance(route, Socket) and route.first is not NOTHING:
+        body = f"{_named(route.first)}, then {_named(route.heard)}"
     gives = {Stream: "stream", Download: "bytes", Socket: "WebSocket"}.get(type(route), "")
     if isinstance(route, Stream):
         gives = f"stream of {_named(route.item)}" + (

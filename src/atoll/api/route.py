@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -42,16 +41,17 @@ class Problem(Struct, frozen=True):
     details: dict[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[B, Q]):
+class Call(Struct, Generic[B, Q], frozen=True):
     """One request as a handler sees it: checked, decoded, its caller known."""
 
     identity: Identity
     params: Mapping[str, str]
     body: B
     query: Q
-    checks: list[Callable[[], object]] = field(default_factory=list)
+    checks: list[Callable[[], object]] = []
     """What has to stay true while the call is open. A handler adds to it; one that raises an error ends the call."""
+    notes: list[str] = []
+    """What is to be known of it afterwards beside its result, such as why it was undone. A handler adds to it."""
 
 
 class ByteSocket(Protocol):
@@ -61,6 +61,10 @@ class ByteSocket(Protocol):
         """The next bytes from the client; empty when it has gone."""
         ...
 
+    async def message(self) -> bytes | str:
+        """The next frame as it is: binary, or text; empty bytes when the client has gone."""
+        ...
+
     async def send(self, data: bytes) -> None: ...
 
     async def tell(self, message: Struct) -> None:
@@ -68,18 +72,22 @@ class ByteSocket(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Route(Generic[B, Q]):
-    """What all kinds of route have in common."""
+class Named(Struct, frozen=True):
+    """How a route is called, in words and on the wire."""
 
     name: str
     verb: str
     path: str
-    summary: str = field(kw_only=True)
-    access: Access = field(kw_only=True)
-    body: type[B] = field(kw_only=True)
-    query: type[Q] = field(kw_only=True)
-    max_body: int = field(kw_only=True, default=MAX_BODY)
+
+
+class Route(Named, Generic[B, Q], frozen=True, kw_only=True):
+    """What all kinds of route have in common."""
+
+    summary: str
+    access: Access
+    body: type[B]
+    query: type[Q]
+    max_body: int = MAX_BODY
     """The most bytes that are taken of a request."""
 
     @property
@@ -91,39 +99,33 @@ class Route(Generic[B, Q]):
         return re.sub(r"{(\w+)}", lambda match: quote(params[match.group(1)], safe=""), self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Unary(Route[B, Q], Generic[B, Q, R]):
-    result: type[R] = field(kw_only=True)
+class Unary(Route[B, Q], Generic[B, Q, R], frozen=True, kw_only=True):
+    result: type[R]
 
 
-@dataclass(frozen=True, slots=True)
-class Stream(Route[B, Q], Generic[B, Q, I, R]):
-    item: type[I] = field(kw_only=True)
-    result: type[R] = field(kw_only=True)
+class Stream(Route[B, Q], Generic[B, Q, I, R], frozen=True, kw_only=True):
+    item: type[I]
+    result: type[R]
 
 
-@dataclass(frozen=True, slots=True)
-class Download(Route[B, Q], Generic[B, Q]):
-    content_type: str = field(kw_only=True, default="application/octet-stream")
-    is_part: bool = field(kw_only=True, default=False)
+class Download(Route[B, Q], Generic[B, Q], frozen=True, kw_only=True):
+    content_type: str = "application/octet-stream"
+    is_part: bool = False
     """The bytes are a part of something longer: the header Atoll-Offset has the place of the first of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Upload(Route[B, Q], Generic[B, Q, R]):
-    result: type[R] = field(kw_only=True)
+class Upload(Route[B, Q], Generic[B, Q, R], frozen=True, kw_only=True):
+    result: type[R]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """The bytes of a Download that is a part, from this place of the whole on."""
 
     offset: int
     chunks: AsyncIterator[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """The bytes of an Upload as they come, never all of them at once."""
 
     chunks: AsyncIterator[bytes]
@@ -131,21 +133,24 @@ class Content:
     """How many there will be, where the sender said so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Socket(Route[B, Q], Generic[B, Q]):
-    told: type[Any] = field(kw_only=True, default=NOTHING)
+class Socket(Route[B, Q], Generic[B, Q], frozen=True, kw_only=True):
+    told: type[Any] = NOTHING
     """What the service tells beside the bytes."""
+    first: type[Any] = NOTHING
+    """What the client sends first of all, as a text frame."""
+    heard: type[Any] = NOTHING
+    """What the client says beside the bytes."""
+    heartbeat_s: float | None = 20.0
+    """How often each side asks whether the other is there. None: left to TCP, for those that may be slow to read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Done(Generic[R]):
+class Done(Struct, Generic[R], frozen=True):
     """The last thing that a stream handler yields."""
 
     result: R
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """A route with its handler. Made by the `bind_…` functions, which check the types of both together."""
 
     route: Route[Any, Any]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket as socket_module
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -46,6 +47,12 @@ LARGE_AT_ONCE = 4
 """Bodies above the small that one caller can have us keep at a time. More of them wait."""
 LAST_WORDS_S = 2.0
 CHUNK = 256 << 10
+KEEP_ALIVE = (
+    (socket_module.SOL_SOCKET, socket_module.SO_KEEPALIVE, 1),
+    (socket_module.IPPROTO_TCP, socket_module.TCP_KEEPIDLE, 20),
+    (socket_module.IPPROTO_TCP, socket_module.TCP_KEEPINTVL, 5),
+    (socket_module.IPPROTO_TCP, socket_module.TCP_KEEPCNT, 4),
+)
 JSON = {"Content-Type": "application/json"}
 LINES = {"Content-Type": "application/jsonl", "Cache-Control": "no-store"}
 PROBLEM = {"Content-Type": "application/problem+json"}
@@ -364,12 +371,16 @@ class _WebSocket:
         self._socket = socket
 
     async def receive(self) -> bytes:
+        message = await self.message()
+        return message if isinstance(message, bytes) else message.encode()
+
+    async def message(self) -> bytes | str:
         while True:
             message = await self._socket.receive()
             if message.type not in (WSMsgType.BINARY, WSMsgType.TEXT):
                 return b""
-            data: bytes = message.data if message.type is WSMsgType.BINARY else message.data.encode()
-            if data:
+            if message.data:
+                data: bytes | str = message.data
                 return data
 
     async def send(self, data: bytes) -> None:
@@ -384,7 +395,10 @@ def _socket(bound: Bound, entrance: _Entrance) -> Endpoint:
         call = await _call(bound.route, entrance, request)
         with _open(bound.route, entrance.gate, request, call) as ended:
             talk = await bound.handler(call)
-            socket = web.WebSocketResponse(heartbeat=20, max_msg_size=64 << 10)
+            assert isinstance(bound.route, Socket)
+            socket = web.WebSocketResponse(heartbeat=bound.route.heartbeat_s, max_msg_size=64 << 10)
+            if bound.route.heartbeat_s is None:
+                _keep_alive(request)
             if not _is_handshake(socket, request):
                 raise Malformed(
                     f"{bound.route.path}: this route speaks WebSocket",
@@ -406,6 +420,14 @@ def _socket(bound: Bound, entrance: _Entrance) -> Endpoint:
         return socket
 
     return answer
+
+
+def _keep_alive(request: web.Request) -> None:
+    """Have the kernel find out when the other side is no more, however slowly it reads."""
+    sock = request.transport.get_extra_info("socket") if request.transport is not None else None
+    if sock is not None:
+        for level, option, value in KEEP_ALIVE:
+            sock.setsockopt(level, option, value)
 
 
 def _is_handshake(socket: web.WebSocketResponse, request: web.Request) -> bool:

@@ -14,8 +14,9 @@ from pathlib import Path
 import msgspec
 
 from atoll.api.reaching import Address, show
+from atoll.cli.cache import cache_dir
 
-FILE = Path("atoll") / "addresses.json"
+_FILE = "addresses.json"
 MAX_SERVICES = 64
 _MAX_BYTES = 64 << 10
 
@@ -52,10 +53,8 @@ def _key(addresses: tuple[Address, ...]) -> str:
 
 
 def _path(environment: Mapping[str, str]) -> Path | None:
-    cache, home = environment.get("XDG_CACHE_HOME"), environment.get("HOME")
-    if cache:
-        return Path(cache) / FILE
-    return Path(home) / ".cache" / FILE if home else None
+    directory = cache_dir(environment)
+    return directory / _FILE if directory is not None else None
 
 
 def _read(path: Path | None) -> dict[str, str]:

@@ -6,23 +6,26 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
+from atoll.cli.words import unknown, unknown_noun
 from atoll.errors import Invalid, Malformed
 
 GLOBAL_OPTIONS = (
-    ("--dir", "DIR", "ATOLL_DIR", "the cloud on this machine to use (default /var/lib/atoll)"),
-    ("--node", "HOST[:PORT],…", "ATOLL_NODE", "talk to this Hypervisor instead; the first that answers"),
-    ("--cert", "FILE", "ATOLL_CERT", "client certificate (default DIR/client/user.pem)"),
-    ("--key", "FILE", "ATOLL_KEY", "its private key (default DIR/client/user.key)"),
-    ("--ca", "FILE", "ATOLL_CA", "certificate of the CA to trust (default DIR/client/ca.pem)"),
+    ("--dir", "DIR", "ATOLL_DIR", "the cloud on this machine (/var/lib/atoll)"),
+    ("--node", "HOST[:PORT],…", "ATOLL_NODE", "this Hypervisor; the first that answers"),
+    ("--cert", "FILE", "ATOLL_CERT", "your certificate (DIR/client/user.pem)"),
+    ("--key", "FILE", "ATOLL_KEY", "its private key (DIR/client/user.key)"),
+    ("--ca", "FILE", "ATOLL_CA", "the CA to trust (DIR/client/ca.pem)"),
 )
 QUIET = ("-q", "--quiet")
 VM_METAVAR = "IP|NAME"
 """Marks an argument that names a VM, for the reader and for completion."""
 
-_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+_NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,6})?"
 
 Run: TypeAlias = Callable[[argparse.Namespace], int | None]
 
@@ -50,12 +53,28 @@ class Parser(argparse.ArgumentParser):
             *QUIET, action="store_true", default=argparse.SUPPRESS, help="no progress on standard error"
         )
 
+    takes_words = False
+    """What follows `--` is somebody else's, and comes as `words`."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if not self.takes_words:
+            return super().parse_known_args(args, namespace)
+        end = args.index("--") if "--" in args else len(args)
+        options, unused = super().parse_known_args(args[:end], namespace)
+        options.words = args[end + 1 :]
+        return options, unused
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         options, unused = self.parse_known_args(args, namespace)
         if unused:
             # Known to the verb's own parser, which can say what there is instead.
             options.parser.refuse(unused)
         return options
+
+    @property
+    def flags(self) -> Collection[str]:
+        """The options that this takes."""
+        return self._option_string_actions
 
     def refuse(self, unused: Sequence[str]) -> NoReturn:
         if unused[0].startswith("-"):
@@ -79,16 +98,6 @@ class Parser(argparse.ArgumentParser):
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
-def unknown(what: str, value: str, known: Iterable[str]) -> Malformed:
-    """The error for a word that is none of the known ones, with the nearest of them."""
-    from difflib import get_close_matches
-
-    choices = list(known)
-    near = get_close_matches(value, choices, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"one of: {', '.join(choices)}"
-    return Malformed(f"{what} {value!r}: there is none of that name", hint=hint)
-
-
 def top_parser() -> tuple[Parser, Commands]:
     parser = Parser(prog="atoll")
     parser.set_defaults(dir=None, node=None, cert=None, key=None, ca=None, quiet=False)
@@ -98,7 +107,9 @@ def top_parser() -> tuple[Parser, Commands]:
 def add_noun(commands: Commands, name: str, summary: str) -> Commands:
     """A noun whose verbs are to be added to what this returns."""
     parser = commands.add_parser(name, help=summary, description=summary)
-    return parser.add_subparsers(metavar="VERB", dest="verb", required=True)
+    # The noun alone says what its verbs are.
+    parser.set_defaults(run=lambda _: parser.print_help(), parser=parser)
+    return parser.add_subparsers(metavar="VERB", dest="verb")
 
 
 def add_verb(commands: Commands, name: str, run: Run, *, summary: str, example: str) -> Parser:
@@ -110,6 +121,16 @@ def add_verb(commands: Commands, name: str, run: Run, *, summary: str, example: 
     )
     parser.set_defaults(run=run, parser=parser)
     return parser
+
+
+def as_help(argv: Sequence[str]) -> Sequence[str]:
+    """`help vm create` and `vm help create` are `vm create --help`."""
+    for place, word in enumerate(argv[:2]):
+        if word == "help":
+            return [*argv[:place], *argv[place + 1 :], "--help"]
+        if word.startswith("-"):
+            break
+    return argv
 
 
 def noun_of(argv: Sequence[str], nouns: Iterable[str]) -> tuple[str | None, bool]:
@@ -129,8 +150,14 @@ def noun_of(argv: Sequence[str], nouns: Iterable[str]) -> tuple[str | None, bool
         elif word in nouns:
             return word, False
         else:
-            raise unknown("noun", word, nouns)
+            raise unknown_noun(word, list(nouns))
     return None, False
+
+
+def verb_of(argv: Sequence[str], noun: str) -> str | None:
+    """The word after the noun, where that is plain to see."""
+    after = argv[list(argv).index(noun) + 1 :]
+    return after[0] if after and not after[0].startswith("-") else None
 
 
 def help_text(nouns: Mapping[str, str]) -> str:
@@ -145,20 +172,33 @@ def help_text(nouns: Mapping[str, str]) -> str:
         f"  {'-q, --quiet':<24}no progress on standard error",
         f"  {'-V, --version':<24}print the version",
         "",
-        "exit status: 0 ok, 1 error, 2 usage, 3 not found, 4 conflict, 5 denied, 6 no capacity,",
-        "             7 unreachable, 8 timed out, 9 too many calls, 130 interrupted",
+        "exit status: 0 ok, 1 error, 2 usage, 3 not found, 4 conflict, 5 denied,",
+        "             6 no capacity, 7 unreachable, 8 timed out, 9 too many calls,",
+        "             10 done in part, 130 interrupted",
         "",
-        "try: atoll up && atoll vm create --name web --image appliance",
+        "atoll help NOUN [VERB] says more. To begin: atoll up && atoll vm create",
     ]
     return "\n".join(lines) + "\n"
 
 
 def parse_duration_s(field: str, text: str) -> float:
-    """Seconds of '90', '0.5s', '15m', '24h' or '30d'."""
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)", text.strip())
-    if match is None:
-        raise Invalid(field, text, "is not a duration", hint="write 90, 90s, 15m, 24h or 30d")
-    return float(match[1]) * _UNITS_S[match[2]]
+    """Seconds of '0.5s', '90s', '15m', '1h30m', '24h' or '30d'. A bare number could be anything, but for nothing."""
+    plain = text.strip().lower()
+    if re.fullmatch(r"0+(\.0+)?", plain):
+        return 0.0
+    if re.fullmatch(_NUMBER, plain):
+        raise Invalid(field, text, "has no unit", hint=f"write {plain}s or {plain}m")
+    if not re.fullmatch(rf"({_NUMBER}(ms|[smhdw]))+", plain):
+        raise Invalid(field, text, "is not a duration", hint="write 90s, 15m, 1h30m, 24h or 30d")
+    return sum(
+        float(number) * _UNITS_S[unit] for number, unit in re.findall(rf"({_NUMBER})(ms|[smhdw])", plain)
+    )
+
+
+def plain_mac(text: str) -> str:
+    """A MAC as we write it: lower case, with colons. What is none stays as it is."""
+    is_mac = re.fullmatch(r"([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}", text)
+    return text.lower().replace("-", ":") if is_mac else text
 
 
 def parse_tags(pairs: Iterable[str]) -> dict[str, str]:

@@ -6,11 +6,15 @@ Works on the files of this machine, so that certificates can be had while no ser
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any, NoReturn
 
+from atoll.api.access import Access
+from atoll.api.hypervisor import ROUTES
 from atoll.cli.arguments import Commands, Parser, add_noun, add_verb, parse_duration_s
-from atoll.cli.context import cloud_dir
+from atoll.cli.context import cloud_dir, own_files
 from atoll.cli.output import (
     Column,
     View,
@@ -23,10 +27,12 @@ from atoll.cli.output import (
     style_of,
     write,
 )
-from atoll.errors import HostFailure, Invalid
-from atoll.identity import certificates
-from atoll.identity.authority import Authority, Issued
+from atoll.cli.words import unknown
+from atoll.errors import Denied, HostFailure, Invalid, Malformed, NotFound
+from atoll.identity import certificates, store
+from atoll.identity.authority import Authority, Certified, Issued
 from atoll.identity.claims import Claims, Kind, server_claims, service_claims, user_claims
+from atoll.identity.extensions import check_limit
 from atoll.identity.index import IssuedRecord
 from atoll.identity.inspection import Description, describe
 from atoll.system import clock, files
@@ -37,6 +43,8 @@ _LIFETIMES = {
     Kind.SERVER: certificates.SERVER_LIFETIME,
     Kind.SERVICE: certificates.SERVICE_LIFETIME,
 }
+_OF_VMS = ("vm", "volume")
+"""Nouns of methods whose object is a VM and what it has."""
 _GREEN, _RED, _DIM = "32", "31", "2"
 
 
@@ -54,14 +62,27 @@ def register(commands: Commands) -> None:
         "issue",
         issue,
         summary="Issue a certificate: NAME.pem, NAME.key and ca.pem in a directory.",
-        example="atoll ca issue user alice --group ops --method 'vm.*' --lifetime 24h --out ~/.atoll",
+        example="atoll ca issue user alice --group web --lifetime 24h --out ~/.atoll",
     )
     verb.add_argument("kind", choices=[str(kind) for kind in _LIFETIMES], metavar="user|server|service")
     verb.add_argument("name", metavar="NAME")
     verb.add_argument("--group", action="append", default=[], metavar="GROUP", help="may be repeated")
     verb.add_argument(
-        "--method", action="append", default=[], metavar="METHOD", help="such as vm.list, vm.* or *"
+        "--grant",
+        action="append",
+        default=[],
+        metavar="PATTERN…",
+        help="hand out these methods on EVERYONE's VMs and on the node, such as 'vm.log vm.stop', 'vm.*' or '*';"
+        " what users own, they may use without it",
     )
+    verb.add_argument(
+        "--limit",
+        action="append",
+        metavar="PATTERN…",
+        help="be good for these methods and nothing else, such as 'vm.list vm.show';"
+        " whatever the user owns, operates or is granted",
+    )
+    verb.add_argument("--method", action=_OldWord, help=argparse.SUPPRESS)
     verb.add_argument(
         "--address",
         action="append",
@@ -77,10 +98,21 @@ def register(commands: Commands) -> None:
         ca,
         "renew",
         renew,
-        summary="Renew a certificate of this CA: the same for the same key, and as long from now.",
-        example="atoll ca renew ~/.atoll/alice.pem",
+        summary="Renew a certificate of this CA: the same rights and limits, as long from now, with a new key.",
+        example="atoll ca renew alice --out ~/.atoll",
     )
-    verb.add_argument("file", metavar="FILE", help="the certificate; it is replaced")
+    verb.add_argument(
+        "file",
+        nargs="?",
+        metavar="NAME|FILE",
+        help="the certificate; it is replaced, and its key with it if that is there; default: the one in use",
+    )
+    verb.add_argument(
+        "--out", default=".", metavar="DIR", help="where NAME.pem and NAME.key are; default: here"
+    )
+    verb.add_argument(
+        "--keep-key", action="store_true", help="for the same key, as where the key is on another machine"
+    )
     _add_ca_dir(verb)
     add_show_options(verb)
     verb = add_verb(
@@ -133,17 +165,35 @@ def issue(options: argparse.Namespace) -> None:
     issued = authority.issue(claims, lifetime)
     _write(issued, authority.cert_pem, out, name)
     notice(f"wrote {out / name}.pem, {out / name}.key and {out / 'ca.pem'}", options)
+    for said in handed_out(claims):
+        notice(said, options)
     write(render_one(view, describe(issued.cert_pem)[0], style))
 
 
 def renew(options: argparse.Namespace) -> None:
     view = certificate_view(clock.now())
     style = style_of(options, view)
-    path = Path(options.file)
-    renewed = Authority.open(_ca_dir(options)).renew(_read(path))
-    files.write_durably(path, renewed.cert_pem, mode=0o644)
-    notice(f"renewed {path}", options)
+    credential = credential_to_renew(options)
+    authority = Authority.open(_ca_dir(options))
+    # Two at once could each take the other's new key for one that was left over.
+    with files.exclusive(authority.directory / "renewing"):
+        renewed = _renewed(authority, credential, options)
     write(render_one(view, describe(renewed.cert_pem)[0], style))
+
+
+def _renewed(authority: Authority, held: store.Credential, options: argparse.Namespace) -> Certified:
+    store.finish_replacing(held)
+    pem = _read(held.cert)
+    if options.keep_key or not held.key.exists():
+        renewed = authority.renew(pem)
+        files.write_durably(held.cert, renewed.cert_pem, mode=0o644)
+        notice(f"renewed {held.cert} for the key that it had", options)
+        return renewed
+    _check_own_key(held)
+    issued = authority.renew_with_new_key(pem)
+    store.replace(held, issued)
+    notice(f"renewed {held.cert} with a new key, {held.key}", options)
+    return issued
 
 
 def show(options: argparse.Namespace) -> None:
@@ -178,19 +228,110 @@ def revoke(options: argparse.Namespace) -> None:
 
 
 def claims_of(options: argparse.Namespace) -> Claims:
-    groups, methods = tuple(options.group), tuple(options.method)
+    groups, methods, limit = tuple(options.group), patterns(options.grant), limit_of(options.limit)
     kind = Kind(options.kind)
+    if kind is not Kind.USER and limit is not None:
+        raise Invalid(
+            "kind",
+            options.kind,
+            "cannot have a limit",
+            hint="issue a user certificate for what it calls, and a server certificate for what it serves",
+        )
     if kind is Kind.SERVER:
         if groups or methods:
             raise Invalid(
-                "kind", options.kind, "has no groups and methods", hint="issue a service certificate instead"
+                "kind", options.kind, "has no groups and grants", hint="issue a service certificate instead"
             )
         return server_claims((options.name, *options.address))
     if kind is Kind.SERVICE:
         return service_claims(options.name, tuple(options.address), groups, methods)
     if options.address:
         raise Invalid("address", options.address[0], "is a server's", hint="issue a service certificate")
-    return user_claims(options.name, groups, methods)
+    return user_claims(options.name, groups, methods, limit)
+
+
+class _OldWord(argparse.Action):
+    """`--method` read as a restriction, and gave rights away."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> NoReturn:
+        raise Malformed(
+            "ca issue: option '--method': there is none of that name",
+            hint=f"--grant {values!r} hands out the same, on everyone's VMs; --limit restricts",
+        )
+
+
+def patterns(words: Sequence[str]) -> tuple[str, ...]:
+    """Methods that may stand in one word or in several: 'vm.list vm.show'."""
+    return tuple(pattern for word in words for pattern in word.replace(",", " ").split())
+
+
+def limit_of(words: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The limit that was asked for; None: none was. One that no method would pass is refused."""
+    if words is None:
+        return None
+    limit, known = patterns(words), [route.name for route in ROUTES if route.access is not Access.PUBLIC]
+    check_limit("limit", limit)
+    nouns = {f"{name.partition('.')[0]}.*" for name in known}
+    for pattern in limit:
+        if pattern not in nouns and pattern not in known:
+            raise unknown("limit", pattern, [*known, *sorted(nouns)])
+    return limit
+
+
+def handed_out(claims: Claims) -> list[str]:
+    """What the holder of a certificate may do because of it, in plain words."""
+    said = [f"{claims.subject} {may}" for may in (granted(claims.methods), limited(claims.limit)) if may]
+    if claims.kind is Kind.USER and not said:
+        said = [f"{claims.subject} may see all VMs, create VMs, and change those that {claims.subject} owns"]
+    return said
+
+
+def granted(methods: Collection[str]) -> str:
+    if "*" in methods:
+        return "may call everything, on everyone's VMs and on the node itself"
+    of_vms = sorted(method for method in methods if method.partition(".")[0] in _OF_VMS)
+    others = sorted(set(methods) - set(of_vms))
+    return "; ".join(
+        f"may call {', '.join(some)} {where}"
+        for some, where in ((of_vms, "on everyone's VMs"), (others, "as an operator"))
+        if some
+    )
+
+
+def limited(limit: Collection[str] | None) -> str:
+    if limit is None:
+        return ""
+    return f"may call {', '.join(sorted(limit))} and nothing else" if limit else "may call nothing at all"
+
+
+def credential_to_renew(options: argparse.Namespace) -> store.Credential:
+    """The files that are named; or those that a command would call with."""
+    if options.file is None:
+        return store.Credential(*own_files(options))
+    path = certificate_path(options.file, Path(options.out))
+    return store.Credential(path, path.with_suffix(".key"), path.with_name("ca.pem"))
+
+
+def certificate_path(text: str, out: Path) -> Path:
+    """The file itself, or that of a name as `ca issue` calls it."""
+    path = Path(text)
+    if path.is_file() or path.suffix == ".pem" or "/" in text:
+        return path
+    named = out / f"{file_name(text)}.pem"
+    if not named.exists():
+        raise NotFound(
+            f"renewing the certificate of {text}: there is no {named}",
+            hint="give its file, or its directory with --out",
+        )
+    return named
+
+
+def _check_own_key(credential: store.Credential) -> None:
+    if not store.belong_together(credential.cert, credential.key):
+        raise Denied(
+            f"renewing {credential.cert}: {credential.key} is not its key, and would be lost",
+            hint="move that file away, or keep the key with --keep-key",
+        )
 
 
 def file_name(name: str) -> str:
@@ -211,7 +352,8 @@ def certificate_view(now: datetime) -> View[Description]:
             Column("not-before", lambda each: _moment(each.not_before)),
             Column("not-after", lambda each: _moment(each.not_after)),
             Column("groups", lambda each: joined(each.groups)),
-            Column("methods", lambda each: joined(each.methods)),
+            Column("grants", lambda each: _grants(each.methods)),
+            Column("limit", lambda each: limited(each.limit) or "-"),
             Column("addresses", lambda each: joined(each.names)),
             Column("key", lambda each: each.key),
             Column("serial", lambda each: each.serial),
@@ -230,11 +372,16 @@ def issued_view(now: datetime) -> View[IssuedRecord]:
             Column("state", lambda record: _state(record, now), paint=lambda r: _paint(_state(r, now))),
             Column("not-after", lambda record: _moment(record.not_after)),
             Column("groups", lambda record: joined(record.groups)),
-            Column("methods", lambda record: joined(record.methods), wide=True),
+            Column("grants", lambda record: joined(record.methods)),
+            Column("limit", lambda record: "-" if record.limit is None else joined(record.limit)),
             Column("addresses", lambda record: joined(record.names), wide=True),
             Column("not-before", lambda record: _moment(record.not_before), wide=True),
         ),
     )
+
+
+def _grants(methods: tuple[str, ...]) -> str:
+    return f"{joined(methods)}: {granted(methods)}" if methods else "-"
 
 
 def _state(record: IssuedRecord, now: datetime) -> str:

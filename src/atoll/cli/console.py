@@ -13,15 +13,14 @@ import os
 import ssl
 import stat
 import sys
-import termios
-import tty
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from signal import SIGHUP, SIGTERM
 
 import aiohttp
 
 from atoll.api import hypervisor as api
 from atoll.api.codec import decoder
+from atoll.cli.raw_terminal import raw_terminal, write_all
 from atoll.cli.screen import History, Modes
 from atoll.cli.sockets import WebSocket, connected, messages
 from atoll.cli.terminal import printable
@@ -94,7 +93,7 @@ class Session:
         if self.interactive:
             if self._on_screen:
                 with contextlib.suppress(BrokenPipeError):
-                    _write_all(1, self._modes.undone())
+                    write_all(1, self._modes.undone())
             self._say(f"\nleft the console of {self._ref}\n")
 
     async def show(self) -> None:
@@ -111,7 +110,7 @@ class Session:
             if not self.seated.is_set():
                 data = self._history.shown(data)
             self._modes.note(data)
-        _write_all(1, data)
+        write_all(1, data)
 
     def _told(self, writer: api.Writer) -> None:
         who = printable(writer.by) or "nobody"
@@ -123,7 +122,7 @@ class Session:
         first = not self.seated.is_set()
         self.seated.set()
         if first:
-            _write_all(1, self._history.rest())
+            write_all(1, self._history.rest())
         if writer.writer and not first:
             self._say("\r\n[you have the keyboard]\r\n")
         elif not writer.writer and not self.watches:
@@ -252,28 +251,3 @@ async def _readable(fd: int) -> None:
         await ready
     finally:
         loop.remove_reader(fd)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-    except OSError as error:
-        if error.errno == errno.EIO:
-            raise BrokenPipeError(errno.EPIPE, "the terminal has gone") from None
-        raise
-
-
-@contextlib.contextmanager
-def raw_terminal(fd: int) -> Iterator[None]:
-    """Every key as it is pressed, nothing echoed; as it was before, however this ends."""
-    before = termios.tcgetattr(fd)
-    try:
-        tty.setraw(fd)
-        yield
-    finally:
-        try:
-            termios.tcsetattr(fd, termios.TCSADRAIN, before)
-        except termios.error as error:
-            if error.args[0] != errno.EIO:  # the terminal itself has gone
-                raise

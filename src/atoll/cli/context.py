@@ -11,8 +11,8 @@ import argparse
 import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -37,8 +37,7 @@ class ContextFile(msgspec.Struct, frozen=True):
     """The network namespace that the cloud lives in; without it, nobody of ours is at those addresses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """All that a client needs."""
 
     addresses: tuple[Address, ...]
@@ -54,6 +53,15 @@ def cloud_dir(options: argparse.Namespace, environment: Mapping[str, str] = os.e
     return Path(_setting(options, environment, "dir") or DEFAULT_DIR)
 
 
+def own_files(
+    options: argparse.Namespace, environment: Mapping[str, str] = os.environ
+) -> tuple[Path, Path, Path]:
+    """Certificate, key and CAs with which we call: by options, else the environment, else what `atoll up` left."""
+    cert, key, ca = (_setting(options, environment, name) for name in ("cert", "key", "ca"))
+    files = cloud_dir(options, environment) / "client"
+    return Path(cert or files / "user.pem"), Path(key or files / "user.key"), Path(ca or files / "ca.pem")
+
+
 def find(
     options: argparse.Namespace,
     environment: Mapping[str, str] = os.environ,
@@ -61,16 +69,15 @@ def find(
 ) -> Context:
     """From options, else the environment, else what `atoll up` left."""
     directory = cloud_dir(options, environment)
-    files = directory / "client"
     nodes = _setting(options, environment, "node")
     addresses = parse_addresses(nodes) if nodes else _addresses_of(directory, namespaces)
-    cert = Path(_setting(options, environment, "cert") or files / "user.pem")
+    cert, key, ca = own_files(options, environment)
     return Context(
         addresses=answering.in_order(addresses, environment),
-        ca=Path(_setting(options, environment, "ca") or files / "ca.pem"),
+        ca=ca,
         cert=cert,
-        key=Path(_setting(options, environment, "key") or files / "user.key"),
-        authority=directory / "pki" if cert == files / "user.pem" else None,
+        key=key,
+        authority=directory / "pki" if cert == directory / "client" / "user.pem" else None,
     )
 
 
@@ -79,9 +86,10 @@ def connect(options: argparse.Namespace) -> Iterator[Client]:
     """The client for commands. It connects with its first call."""
     context = find(options)
     with Client(context.addresses, current_tls(context)) as client:
+        _warn_in_time(context, options)
         try:
             yield client
-        except Unreachable as error:
+        except (Unreachable, Unauthenticated) as error:
             raise diagnosed(error, options) from None
         finally:
             answering.note(context.addresses, client.address)
@@ -96,6 +104,13 @@ def current_tls(context: Context) -> Callable[[], ssl.SSLContext]:
         return current()
 
     return give
+
+
+def _warn_in_time(context: Context, options: argparse.Namespace) -> None:
+    from atoll.cli import expiry
+    from atoll.system.clock import now
+
+    expiry.warn(context.cert, options, now())
 
 
 def _keep_fresh(context: Context) -> None:
@@ -120,18 +135,72 @@ def _keep_fresh(context: Context) -> None:
         credential = store.Credential(context.cert, context.key, context.ca)
         store.renew_if_past_half_life(credential, lambda: Authority.open(authority), now())
     elif held.over(now()):
-        raise Unauthenticated(
-            f"certificate {context.cert}: expired at {held.not_after:%Y-%m-%d %H:%M:%SZ}",
-            hint="any command renews it on the machine of its CA: use sudo there"
-            if context.authority is not None
-            else f"its issuer renews it; where that is the CA of a cloud: atoll ca renew {context.cert}",
-        )
+        from atoll.cli import expiry
+
+        if expiry.is_certainly_over(held, now()):
+            raise _expired(context, held.not_after, now())
+
+
+def _expired(context: Context, ended: datetime, now: datetime) -> Unauthenticated:
+    from atoll.cli.expiry import how_to_renew
+
+    return Unauthenticated(
+        f"certificate {context.cert}: expired at {ended:%Y-%m-%d %H:%M:%SZ}; here it is {now:%Y-%m-%d %H:%M:%SZ}",
+        hint="any command renews it on the machine of its CA: use sudo there"
+        if context.authority is not None
+        else how_to_renew(context.cert),
+    )
 
 
 def diagnosed(error: AtollError, options: argparse.Namespace) -> AtollError:
-    """Why a connection broke, if it is our certificate: a server that refuses it just hangs up."""
-    if not isinstance(error, Unreachable) or "connection broke" not in error.brief:
-        return error
+    """Why a connection broke, if it is our certificate: a server that refuses it hangs up, or says one word."""
+    if isinstance(error, Unreachable) and "connection broke" in error.brief:
+        return _ended(error, options) or _of_another_ca(error, options)
+    if isinstance(error, Unauthenticated) and "TLS refused" in error.brief:
+        if "certificate expired" in error.brief:
+            return _ended(error, options) or error
+        return _limit_unknown(error, options) or error
+    return error
+
+
+def _ended(error: AtollError, options: argparse.Namespace) -> AtollError | None:
+    """For a certificate that is over: by our clock, or by the node's, which says so."""
+    from atoll.identity import validity
+    from atoll.system.clock import now
+
+    context = find(options)
+    try:
+        held = validity.of_pem(context.cert.read_bytes())
+    except (OSError, AtollError):
+        return None
+    if held.over(now()):
+        return _expired(context, held.not_after, now())
+    if isinstance(error, Unreachable):
+        return None
+    return Unauthenticated(
+        f"certificate {context.cert}: expired by the node's clock; it ends at {held.not_after:%Y-%m-%d %H:%M:%SZ},"
+        f" and here it is {now():%Y-%m-%d %H:%M:%SZ}",
+        hint="set the clocks of this machine and of the node",
+    )
+
+
+def _limit_unknown(error: AtollError, options: argparse.Namespace) -> AtollError | None:
+    """A node that does not know limits refuses certificates that have one: it would not keep to it."""
+    from atoll.identity import certificates
+    from atoll.identity.contents import Contents
+
+    context = find(options)
+    try:
+        limit = Contents(certificates.from_pem(context.cert.read_bytes())).limit
+    except (OSError, AtollError):
+        return None
+    if limit is None:
+        return None
+    hint = "it has a limit, which older nodes do not know: update the node, or use a certificate without one"
+    return Unauthenticated(error.brief, hint=f"{hint}; or {error.hint}")
+
+
+def _of_another_ca(error: AtollError, options: argparse.Namespace) -> AtollError:
     context = find(options)
     # Slow to import, and needed only now that there is time.
     from atoll.identity import certificates
@@ -164,7 +233,7 @@ def tls_of(context: Context) -> ssl.SSLContext:
         raise Malformed(f"CA certificate {context.ca}: not a PEM certificate") from None
     try:
         # Without a password here, a locked key would stop at a prompt.
-        tls.load_cert_chain(context.cert, context.key, password="")
+        _load(tls, context)
     except ssl.SSLError as error:
         reason = (error.reason or "not readable").lower().replace("_", " ")
         raise Malformed(
@@ -172,6 +241,18 @@ def tls_of(context: Context) -> ssl.SSLContext:
             hint="both must be PEM, belong together, and the key must have no password",
         ) from None
     return tls
+
+
+def _load(tls: ssl.SSLContext, context: Context) -> None:
+    try:
+        tls.load_cert_chain(context.cert, context.key, password="")
+    except ssl.SSLError:
+        from atoll.identity import store
+
+        # A renewal that was broken off between the two files has left the key beside.
+        with suppress(OSError):
+            store.finish_replacing(store.Credential(context.cert, context.key, context.ca))
+        tls.load_cert_chain(context.cert, context.key, password="")
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:

@@ -268,6 +268,7 @@ def _kinds() -> Finding:
 
 _VIEW: View[Finding] = View(
     name=lambda finding: finding.check,
+    fits=False,
     columns=(
         Column("check", lambda finding: finding.check),
         Column("result", lambda finding: finding.result, paint=lambda finding: _COLOURS[finding.result]),

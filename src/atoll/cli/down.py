@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from atoll.cli.arguments import Commands, add_verb
+from atoll.cli.asking import add_yes_option, check_can_ask, confirm, vms_on_disk
 from atoll.cli.context import cloud_dir
 
 
@@ -20,14 +21,13 @@ def register(commands: Commands) -> None:
     parser.add_argument(
         "--destroy", action="store_true", help="destroy all VMs and leave nothing of the cloud"
     )
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    add_yes_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from atoll.cli.cloud import steps
     from atoll.cli.cloud.layout import Paths
-    from atoll.cli.terminal import confirm
-    from atoll.errors import NotFound
+    from atoll.errors import Unreachable
 
     directory = cloud_dir(options)
     paths = Paths(directory.absolute())
@@ -39,10 +39,17 @@ def run(options: argparse.Namespace) -> int:
         return 0
     try:
         steps.load(paths)
-    except NotFound:
+    except Unreachable:
         sys.stdout.write(f"there is no cloud in {directory}\n")
         return 0
-    confirm(f"destroy the cloud in {directory} with all its VMs?", options)
+    check_can_ask(f"down --destroy of the cloud in {directory}", options)
+    cache = steps.cache_of(paths)
+    confirm(
+        f"destroy the cloud in {directory}",
+        [*vms_on_disk(paths.node / "vms"), f"{paths.directory}: images, certificates, CA, logs"],
+        options,
+        [] if cache.is_relative_to(paths.directory) else [f"{cache}: downloads"],
+    )
     steps.destroy(paths)
     sys.stdout.write(f"the cloud in {directory} is gone\n")
     return 0

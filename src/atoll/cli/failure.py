@@ -66,7 +66,6 @@ def as_atoll_error(error: BaseException) -> AtollError:
         return error
     for module, kind, translate in (
         ("ssl", "SSLError", _tls),
-        ("http.client", "HTTPException", _broken),
         ("msgspec", "MsgspecError", _strange),
     ):
         # Only a module that was imported can have raised it.

@@ -9,20 +9,25 @@ from atoll.api.codec import encode
 from atoll.api.route import Done
 from atoll.cli.arguments import Commands, add_noun, add_verb
 from atoll.cli.context import connect
-from atoll.cli.output import Column, Results, View, add_list_options, render_list, style_of, write
+from atoll.cli.output import Column, Results, View, add_list_options, render_list, shown_json, style_of, write
 from atoll.model.lease import Lease
 
 LEASE_VIEW: View[Lease] = View(
     name=lambda lease: lease.ip,
     columns=(
         Column("ip", lambda lease: lease.ip, min_width=13),
-        Column("mac", lambda lease: lease.mac),
-        Column("hostname", lambda lease: lease.hostname, min_width=12),
-        Column("subnet", lambda lease: lease.subnet, min_width=8),
-        Column("holder", lambda lease: lease.holder, min_width=7),
-        Column("state", lambda lease: lease.state, min_width=8),
-        Column("since", lambda lease: f"{lease.changed_at:%Y-%m-%d %H:%M:%SZ}" if lease.changed_at else "-"),
-        Column("image", lambda lease: (lease.boot.image if lease.boot else None) or "-", wide=True),
+        Column("mac", lambda lease: lease.mac, min_width=17, rank=2),
+        Column("hostname", lambda lease: lease.hostname, min_width=12, rank=1, is_long=True),
+        Column("subnet", lambda lease: lease.subnet, min_width=8, rank=4),
+        Column("holder", lambda lease: lease.holder, min_width=7, rank=3),
+        Column("state", lambda lease: lease.state, min_width=8, rank=1),
+        Column(
+            "since",
+            lambda lease: f"{lease.changed_at:%Y-%m-%d %H:%M:%SZ}" if lease.changed_at else "-",
+            min_width=20,
+            rank=5,
+        ),
+        Column("image", lambda lease: (lease.boot.image if lease.boot else None) or "-", wide=True, rank=6),
     ),
 )
 
@@ -51,7 +56,7 @@ def list_(options: argparse.Namespace) -> None:
             if not options.follow:
                 leases.append(line)
             elif style.format == "json":
-                write(encode(line).decode() + "\n")
+                write(shown_json(encode(line)) + "\n")
             else:
                 results.add(line)
     if not options.follow:

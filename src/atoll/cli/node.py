@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from atoll.api import given
 from atoll.api import hypervisor as api
 from atoll.api.route import Unary
 from atoll.cli import node_install
-from atoll.cli.arguments import Commands, add_noun, add_verb
+from atoll.cli.arguments import Commands, add_noun, add_verb, plain_mac
 from atoll.cli.context import connect
 from atoll.cli.output import Column, Style, View, add_show_options, joined, render_one, style_of, table, write
 from atoll.cli.vm_view import show_cpus
@@ -37,7 +37,8 @@ def register(commands: Commands) -> None:
         ("drain", drain, "Make and start no more VMs here, and offer no address. Those that run run on."),
         ("undrain", undrain, "Make and start VMs here again."),
     ):
-        add_show_options(add_verb(node, name, run, summary=summary, example=f"atoll node {name}"))
+        verb = add_verb(node, name, run, summary=summary, example=f"atoll node {name}")
+        add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "add-subnet",
@@ -80,7 +81,7 @@ def register(commands: Commands) -> None:
         default=True,
         help="guests make up their IPv6 address by themselves; otherwise by DHCPv6 only",
     )
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "add-lease",
@@ -96,7 +97,7 @@ def register(commands: Commands) -> None:
     verb.add_argument("--boot-file", default="", metavar="FILE|URL", help="what its firmware loads")
     verb.add_argument("--boot-script", default="", metavar="FILE|URL", help="what iPXE loads")
     verb.add_argument("--boot-server", metavar="IP", help="a TFTP server; default: the node's own")
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "delete-lease",
@@ -115,7 +116,19 @@ def register(commands: Commands) -> None:
     )
     verb.add_argument("--subnet", required=True, metavar="ID")
     verb.add_argument("addresses", nargs="+", metavar="IP[-IP]|IP MAC")
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
+    verb = add_verb(
+        node,
+        "change",
+        change,
+        summary="Change how often the node's CPUs and memory may be promised. VMs that are there stay.",
+        example="atoll node change --cpu-overcommit 4",
+    )
+    for kind in ("cpu", "memory"):
+        verb.add_argument(
+            f"--{kind}-overcommit", metavar="TIMES", help="from 1 to 64; none: as the configuration says"
+        )
+    add_show_options(verb, quiet=True)
     _register_changes(node)
     node_install.register(node)
 
@@ -131,7 +144,7 @@ def _register_changes(node: Commands) -> None:
     )
     verb.add_argument("--subnet", required=True, metavar="ID")
     verb.add_argument("ips", nargs="+", metavar="IP[-IP]")
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "change-subnet",
@@ -155,7 +168,7 @@ def _register_changes(node: Commands) -> None:
         help="guests make up their IPv6 address by themselves; otherwise by DHCPv6 only",
     )
     _add_reaches(verb, "may be repeated; none: nothing but itself")
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
     verb = add_verb(
         node,
         "remove-subnet",
@@ -173,7 +186,7 @@ def _register_changes(node: Commands) -> None:
     )
     verb.add_argument("--user", action="append", default=[], metavar="USER", help="may be repeated")
     verb.add_argument("--group", action="append", default=[], metavar="GROUP", help="may be repeated")
-    add_show_options(verb)
+    add_show_options(verb, quiet=True)
 
 
 def _add_reaches(verb: argparse.ArgumentParser, how_often: str) -> None:
@@ -190,6 +203,34 @@ def show(options: argparse.Namespace) -> None:
     with connect(options) as client:
         node = client.call(api.NODE_SHOW)
     write(node_text(node, style))
+
+
+def change(options: argparse.Namespace) -> None:
+    style = style_of(options, NODE_VIEW)
+    request = node_change_of(options)
+    with connect(options) as client:
+        node = client.call(given.NODE_CHANGE, body=request)
+    write(node_text(node, style))
+
+
+def node_change_of(options: argparse.Namespace) -> given.ChangeNode:
+    asked = {"cpu_overcommit": options.cpu_overcommit, "memory_overcommit": options.memory_overcommit}
+    changes = {name: parse_ratio(name, text) for name, text in asked.items() if text is not None}
+    if not changes:
+        raise Invalid("change", "", "nothing is asked for", hint="see: atoll node change --help")
+    return given.ChangeNode(**changes)
+
+
+def parse_ratio(field: str, text: str) -> float | None:
+    """How many times; None: as the configuration says."""
+    if text == NONE:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise Invalid(
+            field.replace("_", "-"), text, "is not a number of times", hint="write 4, 1.5 or none"
+        ) from None
 
 
 def drain(options: argparse.Namespace) -> None:
@@ -229,7 +270,7 @@ def add_lease(options: argparse.Namespace) -> None:
     style = style_of(options, NODE_VIEW)
     lease = Reservation(
         ip=options.ip,
-        mac=options.mac,
+        mac=plain_mac(options.mac),
         hostname=options.name,
         subnet=options.subnet,
         boot=Boot(
@@ -336,10 +377,10 @@ def parse_addresses(words: Sequence[str]) -> tuple[Address, ...]:
     """IP, IP MAC and FIRST-LAST, mixed as they come."""
     found: dict[str, str] = {}
     last = ""
-    for word in words:
+    for word in map(plain_mac, words):
         if ":" in word:
             if not last or not re.fullmatch(MAC_PATTERN, word):
-                why = "must be a unicast MAC address in lower case, behind the IP that it belongs to"
+                why = "must be a unicast MAC address, behind the IP that it belongs to"
                 raise Invalid("mac", word, why)
             found[last], last = word, ""
             continue
@@ -384,7 +425,7 @@ def _stores(node: Node) -> str:
     return joined(
         f"{one.name} is not used: {one.problem}"
         if one.problem
-        else f"{one.name} {_of(show_mib(one.free_mib), show_mib(one.total_mib))}"
+        else f"{one.name} {show_free(show_mib, one.free_mib, one.total_mib)}"
         for one in node.stores
     )
 
@@ -393,8 +434,11 @@ def _unclaimed(node: Node) -> str:
     return joined(f"{one.name} in {one.store} until {one.until:%Y-%m-%d}" for one in node.unclaimed)
 
 
-def _of(free: str, total: str) -> str:
-    return f"{free} of {total} free"
+def show_free(show: Callable[[int], str], free: int, total: int) -> str:
+    """Over-commit that was made smaller can leave more promised than there is."""
+    if free < 0:
+        return f"none of {show(total)} free, {show(-free)} too much promised"
+    return f"{show(free)} of {show(total)} free"
 
 
 NODE_VIEW: View[Node] = View(
@@ -403,9 +447,13 @@ NODE_VIEW: View[Node] = View(
         Column("name", lambda node: node.name),
         Column("ip", lambda node: node.ip),
         Column("version", lambda node: f"{node.version} (records of format {node.record_format})"),
-        Column("cpus", lambda node: _of(show_cpus(node.free.milli_cpus), show_cpus(node.total.milli_cpus))),
-        Column("memory", lambda node: _of(show_mib(node.free.memory_mib), show_mib(node.total.memory_mib))),
-        Column("disk", lambda node: _of(show_mib(node.free.disk_mib), show_mib(node.total.disk_mib))),
+        Column("cpus", lambda node: show_free(show_cpus, node.free.milli_cpus, node.total.milli_cpus)),
+        Column("memory", lambda node: show_free(show_mib, node.free.memory_mib, node.total.memory_mib)),
+        Column("disk", lambda node: show_free(show_mib, node.free.disk_mib, node.total.disk_mib)),
+        Column(
+            "overcommit",
+            lambda node: f"cpus {node.overcommit.cpus:g} times, memory {node.overcommit.memory:g} times",
+        ),
         Column("stores", _stores),
         Column("unclaimed", _unclaimed),
         Column("drained", lambda node: "yes" if node.drained else "no"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.cli.arguments import Commands, add_verb
+from atoll.cli.asking import add_yes_option, check_can_ask, confirm, vms_on_disk
 from atoll.cli.context import cloud_dir
 from atoll.cli.output import notice
 from atoll.errors import Conflict, Invalid, Malformed, NotFound
@@ -70,7 +71,7 @@ def register(node: Commands) -> None:
         example="atoll node uninstall --destroy --yes",
     )
     verb.add_argument("--destroy", action="store_true", help="destroy the VMs that there are")
-    verb.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    add_yes_option(verb)
     verb = add_verb(
         node,
         "check-config",
@@ -151,7 +152,6 @@ def uninstall(options: argparse.Namespace) -> int:
     from atoll.cli.cloud.layout import Paths
     from atoll.cli.cloud.steps import check_root
     from atoll.cli.install import record, removal
-    from atoll.cli.terminal import confirm
     from atoll.system import files
 
     check_root("atoll node uninstall")
@@ -161,19 +161,21 @@ def uninstall(options: argparse.Namespace) -> int:
     except NotFound:
         sys.stdout.write(f"no node is installed in {directory}\n")
         return 0
-    if not options.yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise Malformed(
-            "uninstalling a node: nobody is there to be asked", hint="say that you mean it: --yes"
-        )
-    vms = removal.vms_of(Paths(directory))
+    check_can_ask(f"node uninstall of the node in {directory}", options)
+    paths = Paths(directory)
+    vms = removal.vms_of(paths)
     if vms and not options.destroy:
         raise Conflict(
             f"uninstalling the node in {directory}: it has {len(vms)} VMs: {', '.join(vms[:5])}"
             + (", …" if len(vms) > 5 else ""),
             hint="move or destroy them first; --destroy destroys them all",
         )
-    confirm(f"remove the node in {directory} with all its {len(vms)} VMs?", options)
-    with files.exclusive(Paths(directory).lock):
+    confirm(
+        f"remove the node in {directory}",
+        [*vms_on_disk(paths.node / "vms"), f"{directory}: images, certificates, logs"],
+        options,
+    )
+    with files.exclusive(paths.lock):
         removal.remove(directory, node)
     sys.stdout.write(f"the node in {directory} is gone\n")
     return 0

@@ -9,21 +9,24 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from atoll.cli.arguments import unknown
-from atoll.cli.terminal import has_colour, painted, printable, width_of
+from msgspec import Struct, structs
+
+from atoll.cli.fitting import Need, fit
+from atoll.cli.terminal import clipped, columns_of, has_colour, painted, printable, width_of
+from atoll.cli.words import unknown
 from atoll.errors import Malformed
 
 T = TypeVar("T")
 
 FORMATS = ("table", "wide", "json", "yaml", "name")
+NOTHING_PRINTED = "none"
+"""The format of a change that succeeds, unless somebody asks for another one."""
 GAP = "  "
 
 
-@dataclass(frozen=True, slots=True)
-class Column(Generic[T]):
+class Column(Struct, Generic[T], frozen=True):
     """One thing to tell of each item."""
 
     name: str
@@ -32,29 +35,37 @@ class Column(Generic[T]):
     """What --sort compares; the text where there is none."""
     wide: bool = False
     """Only in `-o wide`, when it is asked for, or when one item is shown."""
+    detail: bool = False
+    """Only when it is asked for, or when one item is shown."""
+    rank: int = 0
+    """The higher, the sooner it is left out where the terminal is narrow."""
+    is_long: bool = False
+    """Its text can be shortened there."""
     paint: Callable[[T], str] | None = None
     """The ANSI colour of the cell."""
     min_width: int = 0
     """So that rows printed one by one line up."""
 
 
-@dataclass(frozen=True, slots=True)
-class View(Generic[T]):
+class View(Struct, Generic[T], frozen=True):
     """How a kind of thing looks."""
 
     name: Callable[[T], str]
     columns: tuple[Column[T], ...]
+    fits: bool = True
+    """Lists are made to fit the terminal. Not so: every word of them counts."""
 
     def pick(self, names: Sequence[str]) -> tuple[Column[T], ...]:
+        """The columns of these names, as headers or people write them: in any case, with - or _."""
         known = {column.name: column for column in self.columns}
-        for name in names:
+        plain = [name.strip().lower().replace("_", "-") for name in names]
+        for name, given in zip(plain, names, strict=True):
             if name not in known:
-                raise unknown("column", name, known)
-        return tuple(known[name] for name in names)
+                raise unknown("column", given, known)
+        return tuple(known[name] for name in plain)
 
 
-@dataclass(frozen=True, slots=True)
-class Style(Generic[T]):
+class Style(Struct, Generic[T], frozen=True):
     """What the user asked for, checked."""
 
     format: str = "table"
@@ -63,15 +74,24 @@ class Style(Generic[T]):
     descending: bool = False
     header: bool = True
     colour: bool = False
+    width: int | None = None
+    """The columns of the terminal; None: it goes elsewhere, and nothing is left out or cut."""
 
     @property
     def is_text(self) -> bool:
         return self.format in ("table", "wide")
 
 
-def add_show_options(parser: argparse.ArgumentParser) -> None:
+def add_show_options(parser: argparse.ArgumentParser, *, quiet: bool = False) -> None:
+    """`quiet`: of a verb that changes something, which prints what came of it when it is asked to."""
+    choices = ", ".join(FORMATS)
     parser.add_argument(
-        "-o", "--output", choices=FORMATS, default="table", metavar="FORMAT", help=", ".join(FORMATS)
+        "-o",
+        "--output",
+        choices=FORMATS,
+        default=None if quiet else "table",
+        metavar="FORMAT",
+        help=f"print what came of it: {choices}" if quiet else choices,
     )
     parser.add_argument("-c", "--columns", metavar="COLUMN,…", help="only these, in this order")
     parser.set_defaults(sort=None, no_header=False)
@@ -86,18 +106,18 @@ def add_list_options(parser: argparse.ArgumentParser) -> None:
 def style_of(options: argparse.Namespace, view: View[T]) -> Style[T]:
     """The style that the options ask for; refuses what makes no sense before anything is done."""
     columns = view.pick(options.columns.split(",")) if options.columns else ()
-    if columns and options.output not in ("table", "wide"):
-        raise Malformed(
-            f"-c {options.columns}: {options.output} output has no columns", hint="leave out -c, or -o"
-        )
+    output = options.output or ("table" if columns else NOTHING_PRINTED)
+    if columns and output not in ("table", "wide"):
+        raise Malformed(f"-c {options.columns}: {output} output has no columns", hint="leave out -c, or -o")
     sort = view.pick([options.sort.removeprefix("-")])[0] if options.sort else None
     return Style(
-        format=options.output,
+        format=output,
         columns=columns,
         sort=sort,
         descending=bool(options.sort) and options.sort.startswith("-"),
         header=not options.no_header,
         colour=has_colour(sys.stdout, os.environ),
+        width=columns_of(sys.stdout) if view.fits else None,
     )
 
 
@@ -111,9 +131,13 @@ def render_list(view: View[T], items: Iterable[T], style: Style[T]) -> str:
     if style.format == "yaml":
         return _yaml(ordered)
     if style.format == "name":
-        return "".join(f"{view.name(item)}\n" for item in ordered)
+        return "".join(f"{printable(view.name(item))}\n" for item in ordered)
+    if style.format == NOTHING_PRINTED:
+        return ""
     columns = style.columns or _table_columns(view, style)
-    return table(columns, ordered, header=style.header, colour=style.colour)
+    # Whoever names columns gets them, however wide they are.
+    limit = None if style.columns else style.width
+    return table(columns, ordered, header=style.header, colour=style.colour, limit=limit)
 
 
 def render_one(view: View[T], item: T, style: Style[T]) -> str:
@@ -123,26 +147,47 @@ def render_one(view: View[T], item: T, style: Style[T]) -> str:
     columns = style.columns or view.columns
     width = max(len(column.name) for column in columns)
     labels = [painted(column.name.ljust(width), "1", style.colour) for column in columns]
-    values = [_cell(column, item, 0, style.colour) for column in columns]
+    values = [_cell(column, item, printable(column.text(item)), 0, style.colour) for column in columns]
     return "".join(
         f"{label}{GAP}{value}".rstrip() + "\n" for label, value in zip(labels, values, strict=True)
     )
 
 
 def table(
-    columns: Sequence[Column[T]], items: Sequence[T], *, header: bool = True, colour: bool = False
+    columns: Sequence[Column[T]],
+    items: Sequence[T],
+    *,
+    header: bool = True,
+    colour: bool = False,
+    limit: int | None = None,
+    one_by_one: bool = False,
 ) -> str:
-    """Aligned text. The last column is not padded."""
-    widths = [
-        max(
-            [column.min_width, *(width_of(printable(column.text(item))) for item in items)]
-            + ([len(column.name)] if header else [])
+    """Aligned text, no wider than the limit. The last column is not padded.
+
+    `one_by_one`: rows that are not known yet are to line up with these.
+    """
+    texts = [[printable(column.text(item)) for column in columns] for item in items]
+    needs = [
+        Need(
+            max(
+                [column.min_width * one_by_one, *(width_of(row[at]) for row in texts)]
+                + [len(column.name)] * header
+            ),
+            column.rank,
+            column.is_long,
         )
-        for column in columns
+        for at, column in enumerate(columns)
     ]
-    rows = [_header(columns, widths, colour)] if header else []
-    rows += [_row(columns, item, widths, colour) for item in items]
-    return "".join(rows)
+    widths = [need.width for need in needs] if limit is None else fit(needs, limit)
+    shown = [(at, columns[at], width) for at, width in enumerate(widths) if width is not None]
+    rows: list[str] = []
+    if header:
+        titles = [clipped(column.name.upper(), width).ljust(width) for _, column, width in shown]
+        rows.append(painted(GAP.join(titles).rstrip(), "1", colour))
+    for item, row in zip(items, texts, strict=True):
+        cells = [_cell(column, item, clipped(row[at], width), width, colour) for at, column, width in shown]
+        rows.append(GAP.join(cells).rstrip())
+    return "".join(f"{row}\n" for row in rows)
 
 
 class Results(Generic[T]):
@@ -153,6 +198,18 @@ class Results(Generic[T]):
         self._style = style
         self._several = several
         self._count = 0
+        self._columns = self._chosen()
+
+    def _chosen(self) -> list[Column[T]]:
+        """Rows to come are not known: all of them have the columns, and as a rule the widths, of the header."""
+        columns = [
+            structs.replace(column, min_width=max(column.min_width, len(column.name)))
+            for column in self._style.columns or _table_columns(self._view, self._style)
+        ]
+        if self._style.width is None or self._style.columns:
+            return columns
+        widths = fit([Need(column.min_width, column.rank) for column in columns], self._style.width)
+        return [column for column, width in zip(columns, widths, strict=True) if width is not None]
 
     def add(self, item: T) -> None:
         write(self.text(item))
@@ -165,12 +222,11 @@ class Results(Generic[T]):
     def text(self, item: T) -> str:
         style = self._style
         if style.is_text:
-            # Rows to come are not known: all of them keep the header's widths.
-            columns = [
-                replace(column, min_width=max(column.min_width, len(column.name)))
-                for column in style.columns or _table_columns(self._view, style)
-            ]
-            return table(columns, [item], header=style.header and not self._count, colour=style.colour)
+            columns, limit = self._columns, None if style.columns else style.width
+            is_first = style.header and not self._count
+            return table(columns, [item], header=is_first, colour=style.colour, limit=limit, one_by_one=True)
+        if style.format == NOTHING_PRINTED:
+            return ""
         if not self._several or style.format == "name":
             return _single(self._view, item, style)
         if style.format == "yaml":
@@ -191,6 +247,20 @@ def notice(text: str, options: argparse.Namespace) -> None:
         sys.stderr.write(f"{printable(text)}\n")
 
 
+def shown_json(encoded: bytes) -> str:
+    """JSON in which whatever a terminal would obey is an escape; it means the same. Such characters are in strings
+    alone, and those below a blank are escapes already."""
+    text = encoded.decode()
+    if text.isascii():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else _json_escaped(char) for char in text)
+
+
+def _json_escaped(char: str) -> str:
+    units = char.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
 def age(seconds: float) -> str:
     """A duration in its largest unit: 3m."""
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
@@ -209,10 +279,14 @@ def joined(words: Iterable[str]) -> str:
 
 
 def _table_columns(view: View[T], style: Style[T]) -> tuple[Column[T], ...]:
-    return tuple(column for column in view.columns if style.format == "wide" or not column.wide)
+    return tuple(
+        column for column in view.columns if not column.detail and (style.format == "wide" or not column.wide)
+    )
 
 
 def _single(view: View[T], item: T, style: Style[T]) -> str:
+    if style.format == NOTHING_PRINTED:
+        return ""
     if style.format == "json":
         return _json(item)
     return _yaml(item) if style.format == "yaml" else f"{view.name(item)}\n"
@@ -221,7 +295,7 @@ def _single(view: View[T], item: T, style: Style[T]) -> str:
 def _json(value: Any) -> str:
     import msgspec
 
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+    return shown_json(msgspec.json.format(msgspec.json.encode(value), indent=2)) + "\n"
 
 
 def _yaml(value: Any) -> str:
@@ -232,17 +306,6 @@ def _yaml(value: Any) -> str:
     return to_yaml(msgspec.to_builtins(value))
 
 
-def _header(columns: Sequence[Column[T]], widths: Sequence[int], colour: bool) -> str:
-    titles = [column.name.upper().ljust(width) for column, width in zip(columns, widths, strict=True)]
-    return painted(GAP.join(titles).rstrip(), "1", colour) + "\n"
-
-
-def _row(columns: Sequence[Column[T]], item: T, widths: Sequence[int], colour: bool) -> str:
-    cells = [_cell(column, item, width, colour) for column, width in zip(columns, widths, strict=True)]
-    return GAP.join(cells).rstrip() + "\n"
-
-
-def _cell(column: Column[T], item: T, width: int, colour: bool) -> str:
-    text = printable(column.text(item))
+def _cell(column: Column[T], item: T, text: str, width: int, colour: bool) -> str:
     blanks = " " * max(0, width - width_of(text))
     return painted(text, column.paint(item) if column.paint else "", colour) + blanks

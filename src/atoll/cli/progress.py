@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
+from atoll.api.hypervisor import Progress as Stage
+from atoll.api.route import Done
 from atoll.cli.terminal import has_colour, painted, width_of
-from atoll.model.vm import STAGES
+from atoll.errors import Unreachable
+from atoll.model.vm import STAGES, VM
 
 if TYPE_CHECKING:
     import threading
@@ -151,3 +154,13 @@ class Progress:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
+
+
+def follow(lines: Iterator[Stage | Done[VM]], progress: Progress) -> VM:
+    """The VM at the end of a stream whose stages go to the progress line."""
+    for line in lines:
+        if isinstance(line, Done):
+            progress.done()
+            return line.result
+        progress.reached(line.stage, line.elapsed_s, line.ip)
+    raise Unreachable("the stream ended before its result", hint="see: atoll status, then: atoll vm list")

@@ -1,18 +1,40 @@
-"""What may be written to a terminal, and how. Pure but for `confirm`, which asks."""
+"""What may be written to a terminal, and how. Pure but for `columns_of`, which asks how wide it is."""
 
 from __future__ import annotations
 
-import argparse
-import sys
+import os
 from collections.abc import Mapping
 from typing import TextIO
 
-from atoll.errors import AtollError
-
 
 def has_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """A terminal that can, and a user who did not say no (https://no-color.org)."""
-    return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM", "") != "dumb"
+    """A terminal that can, or a user who wants it anywhere; and who did not say no (https://no-color.org)."""
+    if environment.get("NO_COLOR"):
+        return False
+    if environment.get("FORCE_COLOR", "") not in ("", "0"):
+        return True
+    return stream.isatty() and environment.get("TERM", "") != "dumb"
+
+
+def columns_of(stream: TextIO) -> int | None:
+    """How wide the terminal is; None: it is none."""
+    try:
+        return (os.get_terminal_size(stream.fileno()).columns or 80) if stream.isatty() else None
+    except (OSError, ValueError):
+        return None
+
+
+def clipped(text: str, width: int) -> str:
+    """At most so many columns of it; an ellipsis stands for the rest."""
+    if width_of(text) <= width:
+        return text
+    taken, used = [], 1
+    for char in text:
+        used += width_of(char)
+        if used > width:
+            break
+        taken.append(char)
+    return "".join(taken) + "…"
 
 
 def painted(text: str, code: str, colour: bool) -> str:
@@ -43,13 +65,3 @@ def width_of(text: str) -> int:
     from unicodedata import combining, east_asian_width
 
     return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
-
-
-def confirm(question: str, options: argparse.Namespace) -> None:
-    """A person at a terminal is asked, unless they said --yes; a script knows what it does."""
-    if options.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return
-    sys.stderr.write(f"{printable(question)} [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise AtollError("not confirmed: nothing was done", hint="--yes answers for you")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from atoll.api.changes import VM_BECOME_PRIMARY_OWNER, VM_CHANGE, ChangeVm
+from atoll.api.hypervisor import VM_SHOW
 from atoll.cli.arguments import Commands, Parser, add_verb, parse_tags
 from atoll.cli.context import connect
-from atoll.cli.output import Results, add_show_options, notice, style_of
+from atoll.cli.output import Results, add_show_options, joined, notice, style_of
 from atoll.cli.vm_policies import NEVER, add_hardware_options, add_policy_options, hardware_of, parse_expiry
-from atoll.cli.vm_request import add_vm_argument, check_ref, read_ssh_keys, read_user_data
-from atoll.cli.vm_view import vm_view
+from atoll.cli.vm_ref import add_vm_argument, check_ref
+from atoll.cli.vm_request import read_ssh_keys, read_user_data
+from atoll.cli.vm_view import show_cpus, vm_view, waiting
 from atoll.errors import Invalid, Malformed
-from atoll.model.size import parse_mib, parse_milli_cpus
-from atoll.model.vm import VM, ConsoleKind, MachineType, RestartPolicy
+from atoll.model.size import parse_mib, parse_milli_cpus, show_mib
+from atoll.model.vm import VM, ConsoleKind, MachineType, RestartPolicy, VmState
 from atoll.system import clock
 
 
@@ -30,7 +33,7 @@ def register(vm: Commands) -> None:
     )
     add_vm_argument(add)
     add_change_options(add)
-    add_show_options(add)
+    add_show_options(add, quiet=True)
     add = add_verb(
         vm,
         "become-primary-owner",
@@ -39,7 +42,7 @@ def register(vm: Commands) -> None:
         example="atoll vm become-primary-owner web",
     )
     add_vm_argument(add)
-    add_show_options(add)
+    add_show_options(add, quiet=True)
 
 
 def add_change_options(parser: Parser) -> None:
@@ -115,9 +118,61 @@ def change(options: argparse.Namespace) -> None:
     style = style_of(options, view)
     ref, request = check_ref(options.vm), change_request(options, clock.now())
     with connect(options) as client:
+        before = client.call(VM_SHOW, {"vm": ref})
         vm = client.call(VM_CHANGE, {"vm": ref}, body=request)
-    _tell_pending(vm, options)
+    for line in changes_text(before, vm):
+        notice(line, options)
     Results(view, style, several=False).add(vm)
+
+
+def changes_text(before: VM, after: VM) -> list[str]:
+    """What is different now, what waits, and for what. Pure."""
+    lines = []
+    for name, show in _SETTINGS.items():
+        old, new = show(before), show(after)
+        if old != new and name not in _OF_START:
+            lines.append(f"{after.name}: {name} {old} → {new}")
+    if before.name != after.name and after.state is VmState.RUNNING:
+        lines.append(f"{after.name}: its guest learns its name with its next lease, or when it starts again")
+    if after.pending:
+        lines += [f"{after.name}: at its next start: {text}" for text in waiting(after)]
+        lines.append(f"{after.name}: runs on as it was until then: atoll vm reboot {after.name}")
+    else:
+        # Nothing runs that would be another than it says, or it took hold at once.
+        lines += [
+            f"{after.name}: {name} {show(before)} → {show(after)}"
+            for name, show in _SETTINGS.items()
+            if name in _OF_START and show(before) != show(after)
+        ]
+    return lines or [f"{after.name}: is so already"]
+
+
+_OF_START = frozenset(
+    {"memory", "machine-type", "console", "kernel-options", "watchdog", "watchdog-action", "netboot"}
+)
+_SETTINGS: dict[str, Callable[[VM], str]] = {
+    "name": lambda vm: vm.name,
+    "ip": lambda vm: vm.ip,
+    "subnet": lambda vm: vm.subnet,
+    "cpus": lambda vm: show_cpus(vm.milli_cpus),
+    "memory": lambda vm: show_mib(vm.memory_mib),
+    "machine-type": lambda vm: vm.machine_type,
+    "console": lambda vm: vm.console,
+    "kernel-options": lambda vm: vm.kernel_options or "-",
+    "watchdog": lambda vm: vm.watchdog,
+    "watchdog-action": lambda vm: vm.watchdog_action,
+    "netboot": lambda vm: vm.netboot,
+    "tags": lambda vm: joined(f"{key}={value}" for key, value in vm.tags.items()),
+    "owner-users": lambda vm: joined(vm.owner_users),
+    "owner-groups": lambda vm: joined(vm.owner_groups),
+    "ssh-keys": lambda vm: str(len(vm.ssh_keys)),
+    "user-data": lambda vm: vm.user_data_sha256[:12] or "-",
+    "restart": lambda vm: vm.restart,
+    "destroy-on-power-down": lambda vm: "yes" if vm.destroy_on_power_down else "no",
+    "protect": lambda vm: "yes" if vm.protected else "no",
+    "expires": lambda vm: f"{vm.expires_at:%Y-%m-%d %H:%M:%SZ}" if vm.expires_at else "never",
+}
+"""What can be changed, by the names of the options that do it."""
 
 
 def become_primary_owner(options: argparse.Namespace) -> None:
@@ -127,10 +182,3 @@ def become_primary_owner(options: argparse.Namespace) -> None:
     with connect(options) as client:
         vm = client.call(VM_BECOME_PRIMARY_OWNER, {"vm": ref})
     Results(view, style, several=False).add(vm)
-
-
-def _tell_pending(vm: VM, options: argparse.Namespace) -> None:
-    if vm.pending:
-        notice(
-            f"{vm.name}: {', '.join(vm.pending)} from its next start on: atoll vm reboot {vm.name}", options
-        )

@@ -6,10 +6,10 @@ import argparse
 import sys
 
 from atoll.cli.arguments import Commands, add_verb
-from atoll.cli.vm_request import add_vm_argument, check_ref
+from atoll.cli.vm_ref import add_vm_argument, check_ref
 
 
-def add_console_verbs(vm: Commands) -> None:
+def register(vm: Commands) -> None:
     add = add_verb(
         vm,
         "console",
@@ -28,9 +28,9 @@ def add_console_verbs(vm: Commands) -> None:
     )
     add.add_argument(
         "--linger",
-        default="1",
-        metavar="SECONDS",
-        help="input that is no terminal has ended: leave once the guest was silent so long; default 1",
+        default="1s",
+        metavar="TIME",
+        help="input that is no terminal has ended: leave once the guest was silent so long; default 1s",
     )
     add = add_verb(
         vm,

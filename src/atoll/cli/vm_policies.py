@@ -6,7 +6,8 @@ import argparse
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from atoll.cli.arguments import Parser, parse_duration_s, unknown
+from atoll.cli.arguments import Parser, parse_duration_s
+from atoll.cli.words import unknown
 from atoll.errors import Invalid
 from atoll.model.hardware import Netboot, Watchdog, WatchdogAction
 from atoll.model.size import parse_mib

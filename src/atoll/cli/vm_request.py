@@ -18,8 +18,8 @@ from typing import IO, Any
 import msgspec
 from msgspec import structs
 
-from atoll.api.hypervisor import VM_REF_PATTERN, CreateVm, StopVm, Wait
-from atoll.cli.arguments import VM_METAVAR, Parser, parse_duration_s, parse_tags
+from atoll.api.hypervisor import CreateVm, StopVm, Wait
+from atoll.cli.arguments import Parser, parse_duration_s, parse_tags
 from atoll.cli.vm_policies import (
     add_hardware_options,
     add_policy_options,
@@ -44,11 +44,13 @@ from atoll.system import clock
 
 MAX_GRACE_S = 600
 MAX_REQUEST = 4 << 20
+MAX_COUNT = 1000
+UNSAID = "unsaid"
 
 
 def add_create_options(parser: Parser) -> None:
-    parser.add_argument("--name", help="a DNS label; the guest's host name")
-    parser.add_argument("--image", help="see: atoll image list")
+    parser.add_argument("--name", help="a DNS label, the guest's host name; default: one that is made up")
+    parser.add_argument("--image", help="see: atoll image list; default: appliance, or the only one")
     parser.add_argument("--memory", default="128MiB", metavar="SIZE", help="default 128MiB")
     parser.add_argument("--cpus", default="0.25", metavar="N", help="2, 0.5 or 250m; default 0.25")
     parser.add_argument("--driver", default="qemu", help="default qemu; see: atoll node show")
@@ -121,42 +123,42 @@ def add_create_options(parser: Parser) -> None:
         metavar="FILE",
         help="ask for what is in it, as vm show --as-request prints it; - is standard input",
     )
+    parser.add_argument("--count", default="1", metavar="N", help="make N of them: NAME-1, NAME-2, …")
     add_wait_options(parser)
+
+
+def parse_count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= MAX_COUNT:
+        raise Invalid("count", text, f"must be a number from 1 to {MAX_COUNT}")
+    return int(text)
 
 
 def add_wait_options(parser: Parser) -> None:
     parser.add_argument(
         "--wait-for", metavar="STAGE", help="started, dhcp, metadata or port:N; default: what the image says"
     )
-    parser.add_argument("--timeout", default="60", metavar="SECONDS", help="how long to wait; default 60")
+    parser.add_argument(
+        "--timeout", default="60s", metavar="TIME", help="how long to wait: 90s, 5m; default 60s"
+    )
 
 
 def add_stop_options(parser: Parser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
-        "--grace", default="15", metavar="SECONDS", help="time for the guest to power down; default 15"
+        "--grace", default="15s", metavar="TIME", help="time for the guest to power down; default 15s"
     )
     how.add_argument("--force", action="store_true", help="at once, like pulling the plug")
 
 
-def add_vm_argument(parser: Parser, *, several: bool = False) -> None:
-    parser.add_argument("vm", nargs="+" if several else None, metavar=VM_METAVAR)
-
-
 def create_request(options: argparse.Namespace, user_data: bytes, now: datetime | None = None) -> CreateVm:
-    missing = [flag for flag in ("name", "image") if getattr(options, flag) is None]
-    if missing:
-        needed = ", ".join(f"--{flag}" for flag in missing)
-        raise Malformed(
-            f"vm create: the following arguments are required: {needed}", hint="see: atoll vm create --help"
-        )
+    """What was typed. A name or an image that was not is filled in later: only the node knows what there is."""
     request_id = options.request_id
     if request_id is not None:
         check_pattern("request_id", request_id, r"[A-Za-z0-9._-]{1,64}", "1 to 64 letters, digits and . _ -")
     return CreateVm(
         spec=VmSpec(
-            name=options.name,
-            image=options.image,
+            name=UNSAID if options.name is None else options.name,
+            image=UNSAID if options.image is None else options.image,
             driver=options.driver,
             memory_mib=parse_mib("memory", options.memory),
             milli_cpus=parse_milli_cpus("cpus", options.cpus),
@@ -228,11 +230,6 @@ def stop_request(options: argparse.Namespace) -> StopVm:
     if grace_s > MAX_GRACE_S:
         raise Invalid("grace", options.grace, f"must be at most {MAX_GRACE_S} seconds")
     return StopVm(grace_s=grace_s)
-
-
-def check_ref(ref: str) -> str:
-    shape = "an IPv4 address or a name of a-z, 0-9 and '-'"
-    return check_pattern("VM", ref, VM_REF_PATTERN, shape, hint="see: atoll vm list")
 
 
 def read_user_data(source: str | None) -> bytes:

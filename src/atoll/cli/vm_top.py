@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 
 from msgspec import Struct
@@ -38,11 +39,12 @@ def register(vm: Commands) -> None:
         vm,
         "top",
         top,
-        summary="Show what VMs use: CPUs, memory, disk and network. The node comes first.",
+        summary="Show what VMs use: CPUs, memory, disk and network; live at a terminal. The node comes first.",
         example="atoll vm top --sort=-cpus",
     )
+    add.add_argument("--for", dest="span", default="1s", metavar="TIME", help="between two looks; default 1s")
     add.add_argument(
-        "--for", dest="span", default="1", metavar="SECONDS", help="between two looks; default 1"
+        "--once", action="store_true", help="look once, also at a terminal, which else is followed"
     )
     add_list_options(add)
 
@@ -52,6 +54,11 @@ def top(options: argparse.Namespace) -> None:
     span_s = parse_duration_s("for", options.span)
     if not LEAST_S <= span_s <= MOST_S:
         raise Invalid("for", options.span, f"must be from {LEAST_S:g} to {MOST_S:g} seconds")
+    if style.is_text and not options.once and sys.stdin.isatty() and sys.stdout.isatty():
+        from atoll.cli.vm_top_live import follow
+
+        follow(options, span_s)
+        return
     with connect(options) as client:
         first = client.call(UTILISATION)
         time.sleep(span_s)
@@ -100,20 +107,28 @@ TOP_VIEW: View[Rates] = View(
     name=lambda one: one.name,
     columns=(
         Column("name", lambda one: one.name, min_width=12),
-        Column("ip", lambda one: one.ip, key=lambda one: ip_key(one.ip) if one.ip != "-" else ()),
-        Column("state", lambda one: one.state),
+        Column("ip", lambda one: one.ip, key=lambda one: ip_key(one.ip) if one.ip != "-" else (), rank=6),
+        Column("state", lambda one: one.state, rank=7),
         Column("cpus", lambda one: f"{one.cpus:.2f}", key=lambda one: one.cpus),
         Column("memory", lambda one: show_mib(one.memory_mib), key=lambda one: one.memory_mib),
-        Column("disk", lambda one: show_mib(one.disk_mib), key=lambda one: one.disk_mib),
-        Column("read", lambda one: show_rate(one.read_bytes_per_s), key=lambda one: one.read_bytes_per_s),
+        Column("disk", lambda one: show_mib(one.disk_mib), key=lambda one: one.disk_mib, rank=5),
         Column(
-            "written", lambda one: show_rate(one.written_bytes_per_s), key=lambda one: one.written_bytes_per_s
+            "read", lambda one: show_rate(one.read_bytes_per_s), key=lambda one: one.read_bytes_per_s, rank=4
+        ),
+        Column(
+            "written",
+            lambda one: show_rate(one.written_bytes_per_s),
+            key=lambda one: one.written_bytes_per_s,
+            rank=4,
         ),
         Column(
             "received",
             lambda one: show_rate(one.received_bytes_per_s),
             key=lambda one: one.received_bytes_per_s,
+            rank=3,
         ),
-        Column("sent", lambda one: show_rate(one.sent_bytes_per_s), key=lambda one: one.sent_bytes_per_s),
+        Column(
+            "sent", lambda one: show_rate(one.sent_bytes_per_s), key=lambda one: one.sent_bytes_per_s, rank=3
+        ),
     ),
 )

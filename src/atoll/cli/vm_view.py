@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 from atoll.cli.output import Column, View, age, ip_key, joined
 from atoll.model.hardware import Watchdog
+from atoll.model.lifecycle import DOWN
 from atoll.model.size import show_mib
 from atoll.model.ssh import comment_of, kind_of
 from atoll.model.vm import VM, VmState
+from atoll.model.volume import Volume
+from atoll.plan.capacity import demand
 
 _GREEN, _YELLOW, _RED, _DIM = "32", "33", "31", "2"
 _COLOURS = {
@@ -29,47 +34,64 @@ def vm_view(now: datetime) -> View[VM]:
         name=lambda vm: vm.name,
         columns=(
             Column("name", lambda vm: vm.name, min_width=12),
-            Column("ip", lambda vm: vm.ip, key=lambda vm: ip_key(vm.ip), min_width=13),
-            Column("state", _state, paint=lambda vm: _COLOURS[vm.state], min_width=8),
-            Column("image", lambda vm: vm.image, min_width=9),
-            Column("cpus", lambda vm: show_cpus(vm.milli_cpus), key=lambda vm: vm.milli_cpus),
-            Column("memory", lambda vm: show_mib(vm.memory_mib), key=lambda vm: vm.memory_mib, min_width=8),
-            Column("ready", _last_stage, key=lambda vm: max(vm.ready.values(), default=0.0), min_width=14),
+            Column("ip", lambda vm: vm.ip, key=lambda vm: ip_key(vm.ip), min_width=13, rank=1),
+            Column("state", _state, paint=lambda vm: _COLOURS[vm.state], min_width=8, rank=1),
+            Column("owners", _owners, min_width=8, rank=3, is_long=True),
+            Column("image", lambda vm: vm.image, min_width=9, rank=6, is_long=True),
+            Column("cpus", lambda vm: show_cpus(vm.milli_cpus), key=lambda vm: vm.milli_cpus, rank=7),
+            Column(
+                "memory",
+                lambda vm: show_mib(_memory_mib(vm)),
+                key=_memory_mib,
+                min_width=7,
+                rank=5,
+            ),
             Column(
                 "age",
                 lambda vm: age((now - vm.created_at).total_seconds()),
                 key=lambda vm: now - vm.created_at,
+                min_width=4,
+                rank=4,
             ),
-            Column("mac", lambda vm: vm.mac, wide=True),
-            Column("ip6", lambda vm: vm.ip6 or "-", wide=True),
-            Column("driver", lambda vm: vm.driver, wide=True),
-            Column("started_by", lambda vm: vm.started_by or "-", wide=True),
-            Column("machine", lambda vm: vm.machine_type, wide=True),
-            Column("console", lambda vm: vm.console, wide=True),
-            Column("kernel-options", lambda vm: vm.kernel_options or "-", wide=True),
-            Column("watchdog", _watchdog, wide=True),
-            Column("netboot", lambda vm: vm.netboot, wide=True),
-            Column("vcpus", lambda vm: str(vm.vcpus), key=lambda vm: vm.vcpus, wide=True),
-            Column("subnet", lambda vm: vm.subnet, wide=True),
-            Column("nics", _nics, wide=True),
-            Column("owners", _owners, wide=True),
-            Column("tags", lambda vm: joined(f"{key}={value}" for key, value in vm.tags.items()), wide=True),
-            Column("created", lambda vm: f"{vm.created_at:%Y-%m-%d %H:%M:%SZ}", wide=True),
-            Column("volumes", _volumes, wide=True),
-            Column("stages", _stages, wide=True),
-            Column("instance", lambda vm: vm.instance_id, wide=True),
-            Column("digest", lambda vm: vm.image_digest, wide=True),
-            Column("user-data", lambda vm: vm.user_data_sha256 or "-", wide=True),
-            Column("role", lambda vm: vm.role or "-", wide=True),
-            Column("role-credential", lambda vm: _moment(vm.role_credential_expires_at), wide=True),
-            Column("role-problem", lambda vm: vm.role_problem or "-", wide=True),
-            Column("keys", _keys, wide=True),
-            Column("request", lambda vm: vm.request_id or "-", wide=True),
-            Column("restart", lambda vm: _restart(vm), wide=True),
-            Column("protected", lambda vm: "yes" if vm.protected else "no", wide=True),
-            Column("expires", lambda vm: _moment(vm.expires_at), wide=True),
-            Column("pending", lambda vm: joined(vm.pending), wide=True),
-            Column("reason", lambda vm: vm.reason or "-", wide=True),
+            Column("kind", lambda vm: vm.driver, wide=True, rank=10),
+            Column(
+                "ready",
+                _last_stage,
+                key=lambda vm: max(vm.ready.values(), default=0.0),
+                min_width=14,
+                wide=True,
+                rank=11,
+            ),
+            Column("tags", _tags, wide=True, rank=12, is_long=True),
+            Column("volumes", _volumes, wide=True, rank=14, is_long=True),
+            Column("expires", lambda vm: _moment(vm.expires_at), wide=True, rank=13),
+            Column("mac", lambda vm: vm.mac, wide=True, rank=15),
+            Column("subnet", lambda vm: vm.subnet, wide=True, rank=16),
+            Column("ip6", lambda vm: vm.ip6 or "-", detail=True),
+            Column("started-by", lambda vm: vm.started_by or "-", detail=True),
+            Column("machine", lambda vm: vm.machine_type, detail=True),
+            Column("console", lambda vm: vm.console, detail=True),
+            Column("kernel-options", lambda vm: vm.kernel_options or "-", detail=True),
+            Column("watchdog", _watchdog, detail=True),
+            Column("netboot", lambda vm: vm.netboot, detail=True),
+            Column("vcpus", lambda vm: str(vm.vcpus), key=lambda vm: vm.vcpus, detail=True),
+            Column("nics", _nics, detail=True),
+            Column("created", lambda vm: f"{vm.created_at:%Y-%m-%d %H:%M:%SZ}", detail=True),
+            Column("stages", _stages, detail=True),
+            Column("instance", lambda vm: vm.instance_id, detail=True),
+            Column("digest", lambda vm: vm.image_digest, detail=True),
+            Column("user-data", lambda vm: vm.user_data_sha256 or "-", detail=True),
+            Column("role", lambda vm: vm.role or "-", detail=True),
+            Column("role-credential", lambda vm: _moment(vm.role_credential_expires_at), detail=True),
+            Column("role-problem", lambda vm: vm.role_problem or "-", detail=True),
+            Column("keys", _keys, detail=True),
+            Column("request", lambda vm: vm.request_id or "-", detail=True),
+            Column("restart", lambda vm: _restart(vm), detail=True),
+            Column("protected", lambda vm: "yes" if vm.protected else "no", detail=True),
+            Column("holds", _holds, detail=True),
+            Column("at-next-start", lambda vm: joined(waiting(vm)), detail=True),
+            Column("reason", lambda vm: vm.reason or "-", detail=True),
+            Column("remarks", lambda vm: joined(vm.remarks), detail=True),
         ),
     )
 
@@ -83,15 +105,63 @@ def _state(vm: VM) -> str:
     return f"{vm.state}, paused" if vm.is_paused else vm.state
 
 
+def waiting(vm: VM) -> list[str]:
+    """What of a VM waits for its next start, as it is now and as it will be."""
+    lines = []
+    for field in vm.pending:
+        label, show = _WAITS.get(field, (field, None))
+        if show is None or vm.running is None:
+            lines.append(label)
+        else:
+            lines.append(f"{label} {show(getattr(vm.running, field))} → {show(getattr(vm, field))}")
+    return lines
+
+
+def _plain(value: object) -> str:
+    return str(value) or "-"
+
+
+_WAITS: dict[str, tuple[str, Callable[[Any], str] | None]] = {
+    "memory_mib": ("memory", show_mib),
+    "vcpus": ("vcpus", _plain),
+    "machine_type": ("machine-type", _plain),
+    "console": ("console", _plain),
+    "kernel_options": ("kernel-options", _plain),
+    "watchdog": ("watchdog", _plain),
+    "watchdog_action": ("watchdog-action", _plain),
+    "netboot": ("netboot", _plain),
+    "volumes": ("volumes", None),
+}
+"""What a machine was started with, in the command's words, and how it is shown."""
+
+
 def _last_stage(vm: VM) -> str:
-    if not vm.ready:
+    if not vm.ready or not _is_up(vm):
         return "-"
     stage, elapsed_s = max(vm.ready.items(), key=lambda item: item[1])
     return f"{stage} {elapsed_s:.2f}s"
 
 
+def _is_up(vm: VM) -> bool:
+    """Whether what it reached at its last start says anything of now."""
+    return vm.state in (VmState.STARTING, VmState.RUNNING)
+
+
 def _stages(vm: VM) -> str:
+    if not _is_up(vm):
+        return "-"
     return joined(f"{stage} {elapsed_s:.2f}s" for stage, elapsed_s in vm.ready.items())
+
+
+def _holds(vm: VM) -> str:
+    """What is kept for a VM that is down: all that it counts for, as when it runs."""
+    if vm.state not in DOWN:
+        return "-"
+    kept = demand(vm)
+    disk = f"disk {show_mib(kept.disk_mib)}, " if kept.disk_mib else ""
+    places = joined(nic.ip for nic in vm.all_nics)
+    reserved = f"memory {show_mib(kept.memory_mib)}, cpus {show_cpus(kept.milli_cpus)}"
+    return f"{disk}address {places}; reserved: {reserved}"
 
 
 def _nics(vm: VM) -> str:
@@ -103,12 +173,27 @@ def _owners(vm: VM) -> str:
     return joined([*vm.owner_users, *(f"group {group}" for group in vm.owner_groups)])
 
 
+def _tags(vm: VM) -> str:
+    return joined(f"{key}={value}" for key, value in vm.tags.items())
+
+
 def _keys(vm: VM) -> str:
     return joined(comment_of(key) or kind_of(key) for key in vm.ssh_keys)
 
 
 def _volumes(vm: VM) -> str:
-    return joined(f"{volume.name} {volume.format} {show_mib(volume.size_mib)}" for volume in vm.volumes)
+    return joined(_volume(volume) for volume in vm.volumes)
+
+
+def _volume(volume: Volume) -> str:
+    if volume.in_memory and not volume.size_mib:
+        return f"{volume.name} in memory"
+    return f"{volume.name} {volume.format} {show_mib(volume.size_mib)}"
+
+
+def _memory_mib(vm: VM) -> int:
+    """What it has; what it will have is in what waits."""
+    return vm.running.memory_mib if vm.running is not None else vm.memory_mib
 
 
 def _watchdog(vm: VM) -> str:

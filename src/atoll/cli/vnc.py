@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
 import shlex
 import ssl
 import sys
@@ -18,13 +17,12 @@ import aiohttp
 
 from atoll.api import hypervisor as api
 from atoll.cli import failure
+from atoll.cli.local_port import HOST, Address, check_peer, shown
 from atoll.cli.sockets import WebSocket, connected, messages
 from atoll.errors import AtollError, Conflict, HostFailure, Invalid
-from atoll.system import loopback, processes
+from atoll.system import processes
+from atoll.system.beside import until_one_ends
 
-Address = tuple[str, int]
-
-HOST = "127.0.0.1"
 PORTS = range(5901, 6000)
 """Where viewers look for screens."""
 CHUNK = 64 << 10
@@ -85,7 +83,7 @@ class Tunnel:
             pass  # refused is refused before anybody waits for a viewer
         server = await self._listening(*listen)
         address: Address = server.sockets[0].getsockname()[:2]
-        sys.stdout.write(f"{_text(address)}\n")
+        sys.stdout.write(f"{shown(address)}\n")
         sys.stdout.flush()
         async with server:
             if viewer is not None:
@@ -104,14 +102,14 @@ class Tunnel:
             except OSError as error:
                 why = (error.strerror or str(error)).lower()
         raise Conflict(
-            f"listening on {_text((host, ports[-1]))}: {why}", hint=f"--listen {HOST}:0 finds a free port"
+            f"listening on {shown((host, ports[-1]))}: {why}", hint=f"--listen {HOST}:0 finds a free port"
         )
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            _check_peer(writer)
+            check_peer(writer, "viewer")
             async with self._connected() as socket:
-                await _both_ways(socket, reader, writer)
+                await until_one_ends(_out(socket, reader), _in(socket, writer))
         except ConnectionError:
             pass  # a viewer that has gone
         except AtollError as error:
@@ -121,26 +119,6 @@ class Tunnel:
 
     def _connected(self) -> AbstractAsyncContextManager[WebSocket]:
         return connected(self._addresses, self._tls, api.VM_VNC, {"vm": self._ref})
-
-
-def _check_peer(writer: asyncio.StreamWriter) -> None:
-    ours, theirs = writer.get_extra_info("sockname")[:2], writer.get_extra_info("peername")[:2]
-    user = loopback.peer_user(ours, theirs)
-    if user not in (os.geteuid(), 0):
-        who = "somebody who has gone" if user is None else f"user {user}"
-        raise Conflict(f"refused a viewer of {who}", hint="only who runs the tunnel may connect to it")
-
-
-async def _both_ways(socket: WebSocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    tasks = {asyncio.ensure_future(_out(socket, reader)), asyncio.ensure_future(_in(socket, writer))}
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()
 
 
 async def _out(socket: WebSocket, reader: asyncio.StreamReader) -> None:
@@ -162,8 +140,3 @@ async def _view(command: str, address: Address) -> int:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise HostFailure(f"viewer {argv[0]}: ended with status {done.returncode}: {said or 'no message'}")
     return 0
-
-
-def _text(address: Address) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

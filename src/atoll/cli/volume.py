@@ -13,6 +13,7 @@ from atoll.api import volumes
 from atoll.api.route import Done
 from atoll.api.volumes import AddVolume, ChangeVolume, UploadVolume, VolumeOrder, VolumeStep
 from atoll.cli.arguments import Commands, Parser, Run, add_noun, add_verb
+from atoll.cli.asking import add_yes_option, check_can_ask, confirm, volume_words
 from atoll.cli.context import connect
 from atoll.cli.output import (
     Column,
@@ -24,9 +25,8 @@ from atoll.cli.output import (
     style_of,
     write,
 )
-from atoll.cli.terminal import confirm
 from atoll.cli.vm_policies import parse_volume
-from atoll.cli.vm_request import add_vm_argument, check_ref
+from atoll.cli.vm_ref import add_vm_argument, check_ref
 from atoll.errors import Conflict, Invalid, Unreachable
 from atoll.model.size import parse_mib, show_mib
 from atoll.model.vm import VM
@@ -60,22 +60,22 @@ def register(commands: Commands) -> None:
     )
     add.add_argument("--content", metavar="FILE", help="what is on it, raw or qcow2 as --format says")
     add.add_argument("--detached", action="store_true", help="do not give it to the guest yet")
-    add_show_options(add)
+    add_show_options(add, quiet=True)
     for name, run, summary in (
         ("attach", attach, "Give a volume to the guest: at once where it can, else at its next start."),
         ("detach", detach, "Take a volume from the guest, and keep it."),
     ):
-        add_show_options(_verb(volume, name, run, summary, f"atoll volume {name} web data"))
+        add_show_options(_verb(volume, name, run, summary, f"atoll volume {name} web data"), quiet=True)
     for name, summary in (
         ("grow", "Make a volume larger, with the ext4 file system on it."),
         ("shrink", "Make a volume smaller, with the ext4 file system on it."),
     ):
         add = _verb(volume, name, resize, summary, f"atoll volume {name} web data 2GiB")
         add.add_argument("size", metavar="SIZE")
-        add_show_options(add)
+        add_show_options(add, quiet=True)
     add = _verb(volume, "move", move, "Move a volume to another store.", "atoll volume move web data fast")
     add.add_argument("store", metavar="STORE")
-    add_show_options(add)
+    add_show_options(add, quiet=True)
     add = _verb(
         volume,
         "reorder",
@@ -85,7 +85,7 @@ def register(commands: Commands) -> None:
         names=False,
     )
     add.add_argument("names", nargs="+", metavar="VOLUME")
-    add_show_options(add)
+    add_show_options(add, quiet=True)
     add = _verb(
         volume,
         "delete",
@@ -93,7 +93,7 @@ def register(commands: Commands) -> None:
         "Delete a volume and all that is on it.",
         "atoll volume delete web data --yes",
     )
-    add.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    add_yes_option(add)
 
 
 def _verb(
@@ -209,8 +209,14 @@ def reorder(options: argparse.Namespace) -> None:
 
 def delete(options: argparse.Namespace) -> None:
     ref, name = check_ref(options.vm), check_volume_name(options.volume)
-    confirm(f"delete volume {name} of VM {ref} and all that is on it?", options)
+    check_can_ask(f"volume delete {ref} {name}", options)
     with connect(options) as client:
+        if not options.yes:
+            vm = client.call(api.VM_SHOW, {"vm": ref})
+            going = find(vm.volumes, name, ref)
+            others = [volume_words(volume) for volume in vm.volumes if volume is not going]
+            kept = [f"VM {vm.name} ({vm.ip}, {vm.state}): {'; '.join(others)}"]
+            confirm(f"delete volume {name} of VM {vm.name}", [volume_words(going)], options, kept)
         client.call(volumes.VOLUME_DELETE, {"vm": ref, "volume": name})
 
 
@@ -238,7 +244,10 @@ def _followed(lines: Iterator[VolumeStep | Done[VM]], options: argparse.Namespac
 
 def _tell_pending(vm: VM, options: argparse.Namespace) -> None:
     if "volumes" in vm.pending:
-        notice(f"{vm.name}: its volumes change at its next start: atoll vm reboot {vm.name}", options)
+        notice(
+            f"{vm.name}: runs on with the volumes that it had until its next start: atoll vm reboot {vm.name}",
+            options,
+        )
 
 
 VOLUME_VIEW: View[Volume] = View(
@@ -246,11 +255,11 @@ VOLUME_VIEW: View[Volume] = View(
     columns=(
         Column("name", lambda volume: volume.name, min_width=8),
         Column("size", lambda volume: show_mib(volume.size_mib), key=lambda volume: volume.size_mib),
-        Column("format", lambda volume: volume.format),
-        Column("fs", lambda volume: volume.fs),
-        Column("type", lambda volume: volume.type),
-        Column("store", lambda volume: volume.store or "-"),
-        Column("interface", lambda volume: volume.interface),
+        Column("format", lambda volume: volume.format, rank=3),
+        Column("fs", lambda volume: volume.fs, rank=1),
+        Column("type", lambda volume: volume.type, rank=2),
+        Column("store", lambda volume: volume.store or "-", rank=4),
+        Column("interface", lambda volume: volume.interface, rank=5),
         Column("attached", lambda volume: "yes" if volume.attached else "no"),
     ),
 )

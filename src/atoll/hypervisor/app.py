@@ -50,17 +50,17 @@ from atoll.identity.issuers import AuthorityIssuer, HttpsIssuer, RoleIssuer
 from atoll.identity.roles import RoleCallers
 from atoll.images.store import ImageStore
 from atoll.model.node import Capacity
-from atoll.plan.capacity import promised
 from atoll.plan.macs import node_identity
 from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
 from atoll.serving.door.door import families
+from atoll.serving.event_log import EventLog
 from atoll.serving.gate import CertificateGate
 from atoll.serving.health import Health
 from atoll.serving.hooks.hook import make_hooks
 from atoll.serving.supervisor import Supervisor
 from atoll.serving.tls import Tls
-from atoll.system import heap, host, link_events, namespaces
+from atoll.system import clock, heap, host, link_events, namespaces
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
 from atoll.system.spares import Spares
@@ -134,6 +134,12 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     facts = _facts(config, supplies.kinds, stores, credentials)
     audit = AuditLog(config.state / "audit.jsonl", writer, keep_days=config.audit_days)
     stack.push_async_callback(audit.settle)
+    # With a writer of its own: what VMs wait for does not wait for it.
+    chronicler = Writer()
+    stack.push_async_callback(chronicler.close)
+    event_log = EventLog(config.state / "events.jsonl", chronicler, clock.now, vms.list())
+    stack.push_async_callback(event_log.settle)
+    vms.changed.listen(event_log.note)
     pooling = Pooling(templates, config.hot_pool, config.memory_reserve_mib)
     bench = Workbench(facts, records, vms, holdings, machines, network, images, stores, background)
     service = Hypervisor(bench, signals, Options(stores, pooling, audit))
@@ -162,7 +168,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         yield from network.families()
         yield from families((doors.operators, doors.guests))
 
-    handlers = Handlers(service, Backstage(records, images, logs, meter, audit, measured))
+    handlers = Handlers(service, Backstage(records, images, logs, meter, audit, event_log, measured))
     gate = CertificateGate(
         tls.peers, bench.operators, handlers.auditor.denied, limits=config.user_limits, launches=LAUNCHES
     )
@@ -175,6 +181,7 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     background.keep("watching the loop", health.watch)
     background.keep("giving back memory", heap.keep_small)
     background.keep("writing what the audit log counts", audit.keep)
+    background.keep("writing the history of events", event_log.keep)
     background.finish("emptying the trash", records.empty_trash)
     background.keep("keeping what is no VM's in stores for its time", stores.tend)
     background.finish("starting VMs after a reboot of the host", lambda: relaunch_all(service.life, bench))
@@ -215,7 +222,7 @@ def _facts(config: Config, kinds: Kinds, stores: Stores, credentials: Credential
         name=config.name,
         ip=config.ip,
         boot_id=host.boot_id(),
-        total=_capacity(config, stores),
+        there=_capacity(config, stores),
         cores=host.cores(),
         overcommit=config.overcommit,
         root_mib=config.root_mib,
@@ -265,6 +272,6 @@ def _credentials(
 
 
 def _capacity(config: Config, stores: Stores) -> Capacity:
-    """What may be promised: what there is, less what the host keeps for itself, as often as is allowed."""
-    memory_mib = host.memory_mib()[0] - config.memory_reserve_mib
-    return promised(host.cores(), memory_mib, total_mib(stores.spaces), config.overcommit)
+    """What there is for VMs: less what the host keeps for itself."""
+    memory_mib = max(0, host.memory_mib()[0] - config.memory_reserve_mib)
+    return Capacity(host.cores() * 1000, memory_mib, total_mib(stores.spaces))

@@ -123,6 +123,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     role_callers: RoleCallers = RoleCallers()
     """Which callers are VMs in a role, of this node or another, and which of them may create VMs here."""
     overcommit: Overcommit = Overcommit()
+    """How many times what there is may be promised; disk never is. `atoll node change` goes before it."""
     stores: dict[str, Path] = {}
     """Directories for volumes, by name, each of them this node's alone; none: one of its own, called default."""
     bridges: dict[str, str] = {}

@@ -9,6 +9,8 @@ from msgspec import Struct
 
 from atoll.errors import AtollError
 from atoll.hypervisor.consoles.screens import Screens
+from atoll.hypervisor.hands.forwards import Forwards
+from atoll.hypervisor.hands.hands import Hands
 from atoll.hypervisor.launch.holds import Used, images_of
 from atoll.hypervisor.launch.hotpool import HotPool, Pooling, PoolPlace
 from atoll.hypervisor.news import NodeNews
@@ -65,6 +67,8 @@ class Hypervisor:
         self.volumes = Volumes(bench, options.stores)
         self.changes = Changes(bench)
         self.screens = Screens(bench.machines)
+        self.hands = Hands(bench.machines)
+        self.forwards = Forwards(bench.machines)
         self.acknowledgements = Acknowledgements(self.vms, bench.facts.acknowledge_within_s)
         self.creator = Creator(bench, stages, self.pool, self.acknowledgements)
         awaited = AwaitedExits()
@@ -134,6 +138,7 @@ class Hypervisor:
     async def close(self) -> None:
         """Touch nothing any more. VMs run on; what is none yet goes."""
         self._news.close()
+        await self.hands.close()
         await self._bench.background.close()
         await self.vms.settle()
         await self.pool.close()

@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from atoll.model.node import Node
+from atoll.model.quota import HolderKind, QuotaUse, Resource
 from atoll.model.utilisation import Usage, Utilisation, VmUsage
 from atoll.model.vm import VM
 from atoll.plan.firewall import link_for
@@ -139,6 +140,30 @@ def _vm_families(used: Utilisation) -> Iterator[Metric]:
         yield counter
 
 
+def quota_families(uses: Iterable[QuotaUse]) -> Iterator[Metric]:
+    """What users and groups have, and may have where that is limited. Pure."""
+    told = tuple(uses)
+    for what, resource, scale in _QUOTAS:
+        used = GaugeMetricFamily(f"atoll_quota_{what}_used", "Held by a user or group.", labels=_HOLDER)
+        most = GaugeMetricFamily(f"atoll_quota_{what}_limit", "What they may have at most.", labels=_HOLDER)
+        for use in told:
+            holder = (str(use.kind), use.name)
+            if use.kind is not HolderKind.DEFAULT:
+                used.add_metric(holder, use.used.of(resource) * scale)
+            if (limit := use.limits.of(resource)) is not None:
+                most.add_metric(holder, limit * scale)
+        yield used
+        yield most
+
+
+_HOLDER = ("kind", "name")
+_QUOTAS: tuple[tuple[str, Resource, float], ...] = (
+    ("vms", Resource.VMS, 1),
+    ("cpus", Resource.CPUS, 0.001),
+    ("memory_bytes", Resource.MEMORY, 1 << 20),
+    ("disk_bytes", Resource.DISK, 1 << 20),
+    ("addresses", Resource.ADDRESSES, 1),
+)
 _LABELS = ("ip", "name")
 _AMOUNTS: tuple[tuple[str, str, Callable[[Usage], float]], ...] = (
     ("memory_bytes", "Memory in use.", lambda one: one.memory_mib << 20),

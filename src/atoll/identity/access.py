@@ -3,7 +3,9 @@
 PUBLIC         anyone
 AUTHENTICATED  any good certificate
 OWNER          the VM's owner users and groups, and whoever passes as OPERATOR
-OPERATOR       the node's owner users and groups, and a certificate that permits the method
+OPERATOR       the node's owner users and groups, and a certificate that grants the method
+
+A certificate with a limit passes none of them, but PUBLIC, for what is not in its limit.
 """
 
 from __future__ import annotations
@@ -26,8 +28,14 @@ class Operators(Struct, frozen=True):
     def include(self, identity: Identity) -> bool:
         return identity.among(self.users, self.groups)
 
+    @property
+    def named(self) -> str:
+        """Some of them, for people."""
+        return _who(self.users, self.groups)
+
 
 _NOBODY = Operators()
+_SHOWN_WHOLE = 12
 
 
 def check_route(access: Access, method: str, identity: Identity | None, operators: Operators) -> None:
@@ -39,16 +47,32 @@ def check_route(access: Access, method: str, identity: Identity | None, operator
             f"{method} needs a client certificate, and none was presented",
             hint="ask an operator for one: atoll ca issue user",
         )
+    check_limit(identity, method)
     if access is Access.OPERATOR and not operates(identity, method, operators):
         raise Denied(
             f"{identity.user} may not call {method}: that is for operators of this node,"
             f" {_who(operators.users, operators.groups)}",
-            hint=f"ask one of them, or for a certificate that permits {method}",
+            hint=f"ask one of them, or for a certificate with: atoll ca issue user {identity.user} --grant {method}",
             details={"user": identity.user, "method": method},
         )
 
 
+def check_limit(identity: Identity, method: str) -> None:
+    """What a limit leaves out is denied before anything else is asked."""
+    if identity.limit is None or identity.is_within_limit(method):
+        return
+    limit = sorted(identity.limit)
+    wanted = " ".join([*limit, method]) if len(limit) < _SHOWN_WHOLE else f"… {method}"
+    raise Denied(
+        f"{identity.user} may not call {method}: the certificate is limited to {_some(limit) or 'nothing'}",
+        hint="use one without a limit, or one whose limit has it:"
+        f" atoll ca issue user {identity.user} --limit '{wanted}'",
+        details={"user": identity.user, "method": method, "limit": limit[:64]},
+    )
+
+
 def check_owner(identity: Identity, method: str, vm: VM, operators: Operators) -> None:
+    check_limit(identity, method)
     if not identity.among(vm.owner_users, vm.owner_groups) and not operates(identity, method, operators):
         raise Denied(
             f"{identity.user} may not call {method} on VM {vm.name}: it belongs to"
@@ -89,11 +113,14 @@ def check_owners_given(
 
 def operates(identity: Identity, method: str, operators: Operators) -> bool:
     """Whether the caller may do this to anything on the node."""
-    return operators.include(identity) or identity.may_call(method)
+    return identity.is_within_limit(method) and (operators.include(identity) or identity.may_call(method))
 
 
 def _who(users: tuple[str, ...], groups: tuple[str, ...]) -> str:
-    names = [*users, *(f"group {group}" for group in groups)]
+    return _some([*users, *(f"group {group}" for group in groups)]) or "nobody"
+
+
+def _some(names: list[str]) -> str:
     if len(names) > 5:
         names = [*names[:5], f"{len(names) - 5} more"]
-    return ", ".join(names) or "nobody"
+    return ", ".join(names)

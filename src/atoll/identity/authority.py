@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from msgspec import Struct
 
 from atoll.errors import Conflict, Denied, HostFailure, NotFound
@@ -142,8 +143,10 @@ class Authority:
         methods: Sequence[str] = (),
         lifetime: timedelta = certificates.USER_LIFETIME,
         key_kind: KeyKind = KeyKind.P256,
+        limit: Sequence[str] | None = None,
     ) -> Issued:
-        return self.issue(user_claims(user, tuple(groups), tuple(methods)), lifetime, key_kind)
+        only = None if limit is None else tuple(limit)
+        return self.issue(user_claims(user, tuple(groups), tuple(methods), only), lifetime, key_kind)
 
     def issue_server(
         self,
@@ -176,16 +179,34 @@ class Authority:
         The key stays, so that its holder replaces one file and never has a certificate and a key that differ.
         """
         old = certificates.from_pem(cert_pem)
+        return self.certify(*self._to_state_again(old, certificates.public_key(old)))
+
+    def renew_with_new_key(self, cert_pem: bytes) -> Issued:
+        """The same claims and as long a life, from now, for a new key."""
+        old = certificates.from_pem(cert_pem)
+        is_ed25519 = isinstance(certificates.public_key(old), ed25519.Ed25519PublicKey)
+        key = certificates.make_key(KeyKind.ED25519 if is_ed25519 else KeyKind.P256)
+        done = self.certify(*self._to_state_again(old, key.public_key()))
+        return Issued(done.cert_pem, done.serial, done.not_after, certificates.key_to_pem(key))
+
+    def _to_state_again(
+        self, old: x509.Certificate, key: certificates.PublicKey
+    ) -> tuple[Claims, certificates.PublicKey, timedelta]:
+        """What a renewal states: no more than the old certificate did, for no longer than is allowed now."""
         contents = Contents(old)
         self._check_ours(old, contents.subject)
-        serial = format_serial(old.serial_number)
         if self.is_revoked(old.serial_number):
             raise Denied(
-                f"renewing the certificate {serial} of {contents.subject}: it was revoked",
+                f"renewing the certificate {format_serial(old.serial_number)} of {contents.subject}: it was revoked",
                 hint="issue a new one with: atoll ca issue",
             )
+        if unknown := contents.not_understood:
+            raise Denied(
+                f"renewing the certificate of {contents.subject}: its critical extension {unknown} is not understood",
+                hint="a newer version of atoll issued it: renew it with that",
+            )
         lifetime = old.not_valid_after_utc - old.not_valid_before_utc - certificates.BACKDATE
-        return self.certify(contents.claims(), certificates.public_key(old), lifetime)
+        return contents.claims(), key, min(lifetime, certificates.MAX_LEAF_LIFETIME)
 
     def revoke(self, serial: int | str) -> IssuedRecord:
         """Again is fine. The serial is a number, or hexadecimal digits as `list_issued` shows them."""
@@ -253,6 +274,7 @@ class Authority:
                     names=claims.names,
                     groups=claims.groups,
                     methods=claims.methods,
+                    limit=claims.limit,
                 )
             )
         return Certified(certificates.to_pem(certificate), serial, not_after)

@@ -32,6 +32,7 @@ BACKDATE = timedelta(minutes=5)
 
 GROUPS = x509.ObjectIdentifier(extensions.GROUPS_OID)
 METHODS = x509.ObjectIdentifier(extensions.METHODS_OID)
+LIMIT = x509.ObjectIdentifier(extensions.LIMIT_OID)
 
 UNREADABLE = (
     ValueError,
@@ -110,6 +111,10 @@ def issue(
     if claims.methods:
         methods = x509.UnrecognizedExtension(METHODS, extensions.encode_methods(claims.methods))
         builder = builder.add_extension(methods, critical=False)
+    if claims.limit is not None:
+        limit = x509.UnrecognizedExtension(LIMIT, extensions.encode_limit(claims.limit))
+        # Critical: a reader that does not know it would otherwise let its holder do everything.
+        builder = builder.add_extension(limit, critical=True)
     return builder.sign(ca_key, signature_hash(ca_key))
 
 

@@ -1,4 +1,4 @@
-"""What a certificate is to say of its holder: kind, subject, names, groups, methods. Pure."""
+"""What a certificate is to say of its holder: kind, subject, names, groups, methods, limit. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from atoll.errors import Invalid
-from atoll.identity.extensions import MAX_ENTRIES, check_method
+from atoll.identity.extensions import MAX_ENTRIES, check_limit, check_method
 from atoll.model.checks import check_principal
 
 MAX_COMMON_NAME = 64
@@ -37,6 +37,9 @@ class Claims(Struct, frozen=True):
     names: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
+    """Granted over everything, whoever owns it."""
+    limit: tuple[str, ...] | None = None
+    """The only methods that it is good for; None: no limit."""
 
     def __post_init__(self) -> None:
         check_common_name("subject", self.subject)
@@ -50,12 +53,25 @@ class Claims(Struct, frozen=True):
             check_method("method", method)
         if max(len(self.groups), len(self.methods)) > MAX_ENTRIES:
             raise Invalid("groups and methods", "too many", f"must be at most {MAX_ENTRIES} of each")
+        if self.limit is not None:
+            check_limit("limit", self.limit)
         _check_fits_kind(self)
 
 
-def user_claims(user: str, groups: tuple[str, ...] = (), methods: tuple[str, ...] = ()) -> Claims:
+def user_claims(
+    user: str,
+    groups: tuple[str, ...] = (),
+    methods: tuple[str, ...] = (),
+    limit: tuple[str, ...] | None = None,
+) -> Claims:
     check_principal("user", user)
-    return Claims(Kind.USER, user, groups=_tidy(groups), methods=_tidy(methods))
+    return Claims(
+        Kind.USER,
+        user,
+        groups=_tidy(groups),
+        methods=_tidy(methods),
+        limit=None if limit is None else _tidy(limit),
+    )
 
 
 def server_claims(names: tuple[str, ...]) -> Claims:
@@ -124,5 +140,8 @@ def _check_fits_kind(claims: Claims) -> None:
         raise Invalid(
             "kind", str(claims.kind), "has no groups and methods", hint="issue a service certificate"
         )
+    if claims.kind is not Kind.USER and claims.limit is not None:
+        # The limit is critical: clients, which do not know it, would refuse the server that shows it.
+        raise Invalid("kind", str(claims.kind), "cannot have a limit", hint="issue a user certificate")
     if claims.kind is Kind.USER and claims.names:
         raise Invalid("names", claims.names, "are a server's", hint="issue a service certificate")

@@ -10,14 +10,35 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from cryptography import x509
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 
 from atoll.errors import Malformed
 from atoll.identity import extensions
-from atoll.identity.certificates import GROUPS, METHODS, UNREADABLE
+from atoll.identity.certificates import GROUPS, LIMIT, METHODS, UNREADABLE
 from atoll.identity.claims import Claims, Kind
 
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
+
+_UNDERSTOOD = frozenset(
+    {
+        # What OpenSSL enforces while it verifies a chain.
+        ExtensionOID.BASIC_CONSTRAINTS,
+        ExtensionOID.KEY_USAGE,
+        ExtensionOID.EXTENDED_KEY_USAGE,
+        ExtensionOID.SUBJECT_ALTERNATIVE_NAME,
+        ExtensionOID.NAME_CONSTRAINTS,
+        ExtensionOID.CRL_DISTRIBUTION_POINTS,
+        ExtensionOID.CERTIFICATE_POLICIES,
+        ExtensionOID.POLICY_CONSTRAINTS,
+        ExtensionOID.POLICY_MAPPINGS,
+        ExtensionOID.INHIBIT_ANY_POLICY,
+        # What is enforced here.
+        GROUPS,
+        METHODS,
+        LIMIT,
+    }
+)
+"""Extensions that may be critical."""
 
 
 def subject(certificate: x509.Certificate) -> str:
@@ -100,10 +121,29 @@ class Contents:
         value = self._value(METHODS)
         return extensions.decode_methods(value) if value is not None else frozenset()
 
+    @property
+    def limit(self) -> frozenset[str] | None:
+        value = self._value(LIMIT)
+        return extensions.decode_limit(value) if value is not None else None
+
+    @property
+    def not_understood(self) -> str:
+        """A critical extension that nobody here enforces: such a certificate must not be relied on."""
+        for extension in self._extensions:
+            if extension.critical and extension.oid not in _UNDERSTOOD:
+                return str(extension.oid.dotted_string)
+        return ""
+
     def claims(self) -> Claims:
         """What to state again when this certificate is renewed."""
+        limit = self.limit
         return Claims(
-            self.kind, self.subject, self.names, tuple(sorted(self.groups)), tuple(sorted(self.methods))
+            self.kind,
+            self.subject,
+            self.names,
+            tuple(sorted(self.groups)),
+            tuple(sorted(self.methods)),
+            None if limit is None else tuple(sorted(limit)),
         )
 
     def _find(self, kind: type[_Extension]) -> _Extension | None:

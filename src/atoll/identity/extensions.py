@@ -1,6 +1,9 @@
-"""The two certificate extensions that carry authorisation: groups and permitted methods. Pure.
+"""The certificate extensions that carry authorisation: groups, granted methods, and the limit. Pure.
 
-Both hold a SEQUENCE of strings as Go's `asn1.Marshal([]string)` writes it, which is what Keymaster issues and
+Groups and methods give; the limit takes away: what is not in it is denied, whatever the certificate gives besides.
+It is marked critical, so that whoever does not know it refuses the certificate instead of ignoring the limit.
+
+All hold a SEQUENCE of strings as Go's `asn1.Marshal([]string)` writes it, which is what Keymaster issues and
 SmallStack reads: PrintableString where its alphabet suffices, UTF8String otherwise. Other issuers write other
 kinds of string; those whose characters are beyond doubt are read too. A method is `noun.verb`
 with exactly one dot; all methods are `*.*` on the wire and `*` in an Identity.
@@ -9,13 +12,15 @@ with exactly one dot; all methods are `*.*` on the wire and `*` in an Identity.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from atoll.errors import Invalid, Malformed
 from atoll.identity import der
 
 METHODS_OID = "1.3.6.1.4.1.9586.100.7.1"
 GROUPS_OID = "1.3.6.1.4.1.9586.100.7.2"
+LIMIT_OID = "2.25.92031530436759412297876411271113325394"
+"""Our own, made of a UUID as anybody may (ITU-T X.667). The other two are in SmallStack's arc, which is not ours."""
 
 MAX_BYTES = 1 << 16
 MAX_ENTRIES = 1024
@@ -55,11 +60,34 @@ def encode_methods(methods: Iterable[str]) -> bytes:
 
 
 def decode_methods(value: bytes) -> frozenset[str]:
-    methods = _decode("methods", value)
+    return _decode_methods("methods", value)
+
+
+def check_limit(field: str, limit: Collection[str]) -> None:
+    """A limit that a certificate of ours may have: it names something, and leaves something out."""
+    if not limit:
+        raise Invalid(field, "", "names no method", hint="for example 'vm.list vm.show'")
+    for method in limit:
+        check_method(field, method)
+        if method == ALL_METHODS:
+            raise Invalid(field, method, "is no limit", hint="leave it out, or name what is allowed")
+
+
+def encode_limit(limit: Iterable[str]) -> bytes:
+    return _encode("limit", limit)
+
+
+def decode_limit(value: bytes) -> frozenset[str]:
+    """An empty one is one too: nothing is allowed."""
+    return _decode_methods("limit", value)
+
+
+def _decode_methods(what: str, value: bytes) -> frozenset[str]:
+    methods = _decode(what, value)
     for method in methods:
         noun, dot, verb = method.partition(".")
         if not (noun and dot and verb) or "." in verb:
-            raise Malformed(f"reading the methods extension: {method[:60]!r} is not noun.verb")
+            raise Malformed(f"reading the {what} extension: {method[:60]!r} is not noun.verb")
     return frozenset(ALL_METHODS if m == _ALL_METHODS_ON_WIRE else m for m in methods)
 
 

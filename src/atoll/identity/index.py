@@ -29,6 +29,7 @@ class IssuedRecord(Struct, frozen=True, tag="issued", tag_field="event"):
     names: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
+    limit: tuple[str, ...] | None = None
     revoked_at: datetime | None = None
 
 

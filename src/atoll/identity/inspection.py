@@ -22,6 +22,9 @@ class Description(Struct, frozen=True):
     names: tuple[str, ...]
     groups: tuple[str, ...]
     methods: tuple[str, ...]
+    """Granted over everything, whoever owns it."""
+    limit: tuple[str, ...] | None
+    """The only methods that it is good for; null: no limit."""
     not_before: datetime
     not_after: datetime
     key: str
@@ -49,6 +52,7 @@ def _describe(certificate: x509.Certificate) -> Description:
         names=contents.names,
         groups=tuple(sorted(contents.groups)),
         methods=tuple(sorted(contents.methods)),
+        limit=None if contents.limit is None else tuple(sorted(contents.limit)),
         not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc,
         key=certificates.describe_key(certificate),

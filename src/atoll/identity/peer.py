@@ -80,13 +80,14 @@ class PeerReader:
         chain = peer.chain
         if now > chain.not_after:
             raise Unauthenticated(
-                f"the certificate of {peer.identity.user} expired at {_show(chain.not_after)}",
-                hint="atoll renews that of the administrator where it runs as root; others are had from their"
-                " issuer: atoll ca issue user",
+                f"the certificate of {peer.identity.user} expired at {_show(chain.not_after)},"
+                f" and it is {_show(now)} here",
+                hint="renew it with: atoll ca renew FILE, on the machine of its CA; or set the clocks, if one is wrong",
             )
         if now < chain.not_before:
             raise Unauthenticated(
-                f"the certificate of {peer.identity.user} is not valid before {_show(chain.not_before)}",
+                f"the certificate of {peer.identity.user} is not valid before {_show(chain.not_before)},"
+                f" and it is {_show(now)} here",
                 hint="check the clocks of this machine and of the CA's",
             )
         for depth, link in enumerate(chain.links):
@@ -108,7 +109,7 @@ class PeerReader:
                     "the client certificate is of a CA that is not trusted here",
                     hint="the CA file of this server must hold its root, or the CA that issued it directly",
                 )
-            identity = Identity(contents.subject, contents.groups, contents.methods)
+            identity = Identity(contents.subject, contents.groups, contents.methods, contents.limit)
         except Malformed as error:
             raise Unauthenticated(f"the client certificate is unusable: {error.brief}", hint=_ASK) from error
         except Invalid as error:
@@ -118,6 +119,11 @@ class PeerReader:
         return _Peer(identity, chain)
 
     def _check_usable(self, contents: Contents) -> None:
+        if unknown := contents.not_understood:
+            raise Unauthenticated(
+                f"the client certificate is unusable: its extension {unknown} is critical and not understood here",
+                hint="this node may be too old for it; ask for another one: atoll ca issue user",
+            )
         if contents.is_ca:
             raise Unauthenticated("the client certificate is unusable: it is a CA's own", hint=_ASK)
         if not contents.for_clients:

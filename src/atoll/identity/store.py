@@ -5,6 +5,9 @@ Checking costs a command a millisecond; `cryptography` is loaded only when somet
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -18,7 +21,7 @@ from atoll.identity import validity
 from atoll.system import files
 
 if TYPE_CHECKING:
-    from atoll.identity.authority import Authority
+    from atoll.identity.authority import Authority, Issued
     from atoll.identity.certificates import Key
     from atoll.identity.claims import Claims
 
@@ -93,6 +96,63 @@ def renew_if_past_half_life(
         return Outcome.KEPT
     files.write_durably(credential.cert, renewed.cert_pem, mode=0o644)
     return Outcome.RENEWED
+
+
+def replace(credential: Credential, issued: Issued) -> None:
+    """A new certificate and its new key in the place of the old ones, which are good until the new ones are whole.
+
+    Two files cannot be replaced at once. The new key is written beside the old one, then the certificate is replaced,
+    then the key: whoever finds them in between has all that is needed to go on, see `finish_replacing`.
+    """
+    _write_like(credential.key, _next(credential.key), issued.key_pem, 0o600)
+    _write_like(credential.cert, _next(credential.cert), issued.cert_pem, 0o644)
+    _next(credential.cert).replace(credential.cert)
+    files.sync_dir(credential.cert.parent)
+    finish_replacing(credential)
+
+
+def finish_replacing(credential: Credential) -> bool:
+    """Go on with a replacement that was broken off, or take it back. Whether there was one. Again is fine."""
+    key, fresh = credential.key, _next(credential.key)
+    if not fresh.exists():
+        return False
+    if belong_together(credential.cert, fresh):
+        fresh.replace(key)
+    else:
+        fresh.unlink()
+    with contextlib.suppress(FileNotFoundError):
+        _next(credential.cert).unlink()
+    files.sync_dir(key.parent)
+    return True
+
+
+def _next(path: Path) -> Path:
+    return path.with_name(f"{path.name}.next")
+
+
+def _write_like(old: Path, path: Path, data: bytes, mode: int) -> None:
+    """A file that belongs to whom the old one belongs, also where root writes it."""
+    files.write_durably(path, data, mode=mode)
+    owner = old.stat()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        written = os.fstat(descriptor)
+        # The directory may be somebody else's, who could put another file in its place.
+        ours = stat.S_ISREG(written.st_mode) and written.st_nlink == 1 and written.st_uid == os.geteuid()
+        if ours and (owner.st_uid, owner.st_gid) != (written.st_uid, written.st_gid):
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    finally:
+        os.close(descriptor)
+
+
+def belong_together(cert: Path, key: Path) -> bool:
+    from atoll.identity.tls import Pair
+
+    try:
+        Pair(_read(cert), _read(key)).check()
+    except AtollError:
+        return False
+    return True
 
 
 def _issue(credential: Credential, authority: Authority, claims: Claims, lifetime: timedelta) -> None:

@@ -20,6 +20,10 @@ from atoll.errors import AtollError, HostFailure, Unauthenticated
 from atoll.identity import validity
 from atoll.identity.validity import Validity
 
+_LEAVE_CRITICAL_TO_US = 0x10
+"""OpenSSL's X509_V_FLAG_IGNORE_CRITICAL, which the ssl module has no name for. OpenSSL cannot be told of extensions of
+ours; whatever else it would have refused for that, `peer.py` and `trust.py` refuse."""
+
 _Stamp = tuple[tuple[int, int, int], ...]
 
 Learn = Callable[[Sequence[bytes]], None]
@@ -64,7 +68,7 @@ def server_context(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_OPTIONAL
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(_LEAVE_CRITICAL_TO_US)
     context.sslobject_class = type(
         "_Learning", (_ServerEnd,), {"learn": staticmethod(learn) if learn else None}
     )

@@ -30,6 +30,8 @@ class Ca(Struct, frozen=True, eq=False):
     """Its common name; where it has none, its whole subject."""
     issuer_id: bytes
     """What tells issuers apart: the subject and the key."""
+    not_understood: str = ""
+    """A critical extension of it that nobody here enforces: what it issued is not taken."""
 
 
 class Link(Struct, frozen=True, eq=False):
@@ -55,7 +57,8 @@ def read_cas(pem: bytes) -> tuple[Ca, ...]:
 
 def as_ca(certificate: x509.Certificate) -> Ca:
     name = contents.subject(certificate) or certificate.subject.rfc4514_string()
-    says_ca = contents.Contents(certificate).says_ca
+    found = contents.Contents(certificate)
+    says_ca = found.says_ca
     if not says_ca and (says_ca is False or not _is_self_signed(certificate)):
         raise Malformed(
             f"the certificate of {name[:64]!r} is not a CA's",
@@ -66,7 +69,7 @@ def as_ca(certificate: x509.Certificate) -> Ca:
     # The name's length goes first, so that no other name and key make the same bytes.
     subject = certificate.subject.public_bytes()
     issuer_id = hashlib.sha256(len(subject).to_bytes(4, "big") + subject + spki).digest()
-    return Ca(certificate, name, issuer_id)
+    return Ca(certificate, name, issuer_id, found.not_understood)
 
 
 def find_chain(
@@ -101,7 +104,11 @@ def _ways(
 
 def _issuers(certificate: x509.Certificate, cas: Iterable[Ca]) -> Iterator[Ca]:
     for ca in cas:
-        if ca.certificate != certificate and certificates.issued_by(certificate, ca.certificate):
+        if (
+            ca.certificate != certificate
+            and not ca.not_understood
+            and certificates.issued_by(certificate, ca.certificate)
+        ):
             yield ca
 
 

@@ -16,12 +16,13 @@ from pathlib import Path
 from atoll.errors import HostFailure
 from atoll.images import cpio, elf, kernel, packages, tar
 from atoll.images.store import ImageStore
-from atoll.model.image import DirectBoot, Image
+from atoll.model.image import Ability, DirectBoot, Image
 from atoll.system import files, host, processes
 from atoll.system.directory_lock import alone_in
 
 NAME = "appliance"
 BUILDER_VERSION = 4
+HONOURS = (Ability.SCRIPT,)
 GUEST = Path(__file__).parent / "guest"
 BUSYBOX = Path("/bin/busybox")
 
@@ -32,7 +33,16 @@ UNPACK_KERNEL = True
 
 # What the network needs comes first: the agent asks for an address as soon as there is an interface, and
 # loads the rest later. virtio_mmio before virtio_pci, because it brings no other modules with it.
-MODULES = ("virtio_net", "virtio_mmio", "virtio_pci", "button", "virtio_rng", "virtio_blk", "pvpanic_mmio")
+MODULES = (
+    "virtio_net",
+    "virtio_mmio",
+    "virtio_pci",
+    "button",
+    "virtio_rng",
+    "virtio_blk",
+    "pvpanic_mmio",
+    "virtio_console",
+)
 
 # cryptomgr.notests: 0.25 s of self-tests under emulation. no_timer_check: on a busy host the test of the
 # timer interrupt can fail where the timer does not. panic: what cannot go on ends instead of hanging.
@@ -84,7 +94,9 @@ def build(store: ImageStore, cache: Path, progress: Progress) -> Image:
             min_memory_mib=MIN_MEMORY_MIB,
             ready="port:80",
             forkable=True,
+            agent=True,
             imdsv2=True,
+            honours=HONOURS,
             origin=origin(recipe, package.name),
         )
 
@@ -185,7 +197,16 @@ def _workshop(cache: Path) -> Iterator[Path]:
 def recipe(sources: Mapping[str, bytes], busybox: bytes) -> str:
     """All that the image depends on but the kernel, as one hash. Pure."""
     digest = hashlib.sha256()
-    for part in (str(BUILDER_VERSION), str(UNPACK_KERNEL), CMDLINE, *MODULES, *CFLAGS, str(MIN_MEMORY_MIB)):
+    facts = (
+        str(BUILDER_VERSION),
+        str(UNPACK_KERNEL),
+        CMDLINE,
+        *MODULES,
+        *CFLAGS,
+        str(MIN_MEMORY_MIB),
+        *HONOURS,
+    )
+    for part in facts:
         digest.update(part.encode() + b"\0")
     for name in sorted(sources):
         digest.update(f"{name}\0{len(sources[name])}\0".encode() + sources[name])

@@ -24,7 +24,7 @@ from msgspec import Struct, structs
 
 from atoll.errors import AtollError, HostFailure, Invalid, NotFound
 from atoll.model.checks import check_image, check_pattern
-from atoll.model.image import FILE_PATTERN, DirectBoot, Image
+from atoll.model.image import FILE_PATTERN, Ability, DirectBoot, Image
 from atoll.system import files as durable
 from atoll.system import steps
 from atoll.system.directory_lock import alone_in
@@ -110,8 +110,10 @@ class ImageStore:
         ready: str = "started",
         origin: str = "",
         forkable: bool = False,
+        agent: bool = False,
         rootfs: str = "",
         imdsv2: bool = False,
+        honours: tuple[Ability, ...] | None = None,
     ) -> Image:
         """Copy the files in and make them the image of that name, all or nothing."""
         check_image("image", name)
@@ -126,8 +128,10 @@ class ImageStore:
             min_memory_mib=min_memory_mib,
             ready=ready,
             forkable=forkable,
+            agent=agent,
             rootfs=rootfs,
             imdsv2=imdsv2,
+            honours=honours,
         )
         image = structs.replace(image, digest=digest_of(content, image))
         sizes = {file: len(data) for file, data in content.items()}

@@ -22,8 +22,10 @@ class AuditEntry(Struct, frozen=True, omit_defaults=True):
     """The IP of a VM, or what else it was done to."""
     name: str = ""
     """The name of that VM then."""
+    detail: str = ""
+    """What exactly was asked for, where that is more than the method says: the words of a command."""
     brief: str = ""
-    """What the caller was told went wrong."""
+    """What the caller was told went wrong; of a create whose caller did not wait, why it was undone."""
     elapsed_s: float = 0.0
     count: int = 1
     """How many calls these are. Of several, this tells of the last; `target` and `name` are empty if they differ."""

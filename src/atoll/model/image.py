@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from msgspec import Struct
 
 from atoll.errors import Invalid
@@ -27,6 +29,19 @@ class DirectBoot(Struct, frozen=True):
         check_pattern("cmdline", self.cmdline, r"[\x20-\x7e]{0,1024}", "at most 1024 printable characters")
 
 
+class Ability(StrEnum):
+    """What guests of an image do with what they are given."""
+
+    SCRIPT = "script"
+    """They run user data that begins with #!."""
+    CLOUD_INIT = "cloud-init"
+    """They do as their user data says, in any of the forms that cloud-init knows."""
+    SSH_KEYS = "ssh-keys"
+    """They let those in who have one of the keys."""
+    SCREEN = "screen"
+    """They draw on a screen, if there is one."""
+
+
 class Image(Struct, frozen=True):
     """A named, immutable set of files and how to boot them."""
 
@@ -42,8 +57,12 @@ class Image(Struct, frozen=True):
     """The stage that tells that a guest of this image is of use; what `--wait-for` defaults to."""
     forkable: bool = False
     """Its guests can wait for their identity, so that a VM can begin as a copy of one that did."""
+    agent: bool = False
+    """Its guests have our agent: commands can be run in them also where they have a kernel of their own."""
     imdsv2: bool = False
     """Its guests get their metadata with tokens: VMs of it are given none without, unless they are to be."""
+    honours: tuple[Ability, ...] | None = None
+    """What else its guests can; None: nobody said."""
 
     def __post_init__(self) -> None:
         check_image("image", self.name)

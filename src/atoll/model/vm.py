@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
-from uuid import UUID
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
@@ -46,6 +45,9 @@ from atoll.model.volume import (
     check_interfaces,
     check_volumes,
 )
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 MAX_MEMORY_MIB = 16 << 20
 MAX_MILLI_CPUS = 1_024_000
@@ -288,6 +290,8 @@ class VM(Struct, frozen=True):
     none of its own, and its node vouches for it."""
     role_problem: str = ""
     """Why the credentials of its role could not be renewed; empty: they could."""
+    remarks: tuple[str, ...] = ()
+    """What is as it was asked for, and may not be what was meant."""
 
     @property
     def all_nics(self) -> tuple[VmNic, ...]:

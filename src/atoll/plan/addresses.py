@@ -16,6 +16,7 @@ from atoll.errors import Conflict, NotFound, PoolEmpty
 from atoll.model.checks import is_network
 from atoll.model.lease import Reservation
 from atoll.model.network import Address, Subnet
+from atoll.model.quota import Quotas
 from atoll.model.vm import VmNic
 
 Place = tuple[str, str]
@@ -36,6 +37,11 @@ class Given(Struct, frozen=True):
     owner_users: tuple[str, ...] = ()
     """Who operates the node beside those that its configuration names."""
     owner_groups: tuple[str, ...] = ()
+    quotas: Quotas = Quotas()
+    """How much of the node users and groups may have."""
+    cpu_overcommit: float | None = None
+    """How many times its CPUs may be promised; None: as its configuration says."""
+    memory_overcommit: float | None = None
 
     def subnet(self, subnet_id: str) -> Subnet:
         for subnet in self.subnets:

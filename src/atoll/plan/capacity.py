@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from atoll.errors import NoCapacity
-from atoll.model.node import Capacity, Overcommit
+from atoll.model.node import MAX_OVERCOMMIT, Capacity, Overcommit
 from atoll.model.size import show_mib
 from atoll.model.vm import VM
 
 
-def promised(cores: int, memory_mib: int, disk_mib: int, ratio: Overcommit) -> Capacity:
-    """What VMs may be given of a node that has this much for them."""
-    return Capacity(int(cores * 1000 * ratio.cpus), int(max(0, memory_mib) * ratio.memory), disk_mib)
+class Promised(Struct, frozen=True):
+    """What VMs may be given of a node, and how often that promises what there is."""
+
+    total: Capacity
+    ratio: Overcommit = Overcommit()
+
+
+def overcommitted(there: Capacity, ratio: Overcommit) -> Capacity:
+    """What VMs may be given of what there is. Disk is never promised twice."""
+    return Capacity(
+        int(there.milli_cpus * ratio.cpus), int(max(0, there.memory_mib) * ratio.memory), there.disk_mib
+    )
 
 
 def demand(vm: VM) -> Capacity:
@@ -41,6 +51,8 @@ def at_most(now: VM, coming: VM) -> VM:
         memory_mib=max(now.memory_mib, coming.memory_mib),
         milli_cpus=max(now.milli_cpus, coming.milli_cpus),
         volumes=tuple(volumes.values()),
+        owner_users=tuple(dict.fromkeys((*coming.owner_users, *now.owner_users))),
+        owner_groups=tuple(dict.fromkeys((*coming.owner_groups, *now.owner_groups))),
     )
 
 
@@ -52,14 +64,14 @@ def free(total: Capacity, vms: Iterable[VM]) -> Capacity:
     return left
 
 
-def check_grows(new: VM, old: VM, total: Capacity, vms: Iterable[VM], doing: str) -> None:
+def check_grows(new: VM, old: VM, promised: Promised, vms: Iterable[VM], doing: str) -> None:
     """Refuse a change that asks for more than is left; one that asks for no more always fits."""
     more = demand(new).minus(demand(old))
-    check_fits(more, free(total, vms), doing)
+    check_fits(more, free(promised.total, vms), doing, promised)
 
 
-def check_fits(wanted: Capacity, left: Capacity, doing: str) -> None:
-    """Refuse what does not fit, and say what is free."""
+def check_fits(wanted: Capacity, left: Capacity, doing: str, promised: Promised | None = None) -> None:
+    """Refuse what does not fit, say what is free, and how an operator could promise more."""
     short = [
         f"{name} {_show(name, asked)} of {_show(name, max(there, 0))} free"
         for name, asked, there in (
@@ -72,7 +84,8 @@ def check_fits(wanted: Capacity, left: Capacity, doing: str) -> None:
     if short:
         raise NoCapacity(
             f"{doing}: not enough left: {', '.join(short)}",
-            hint="ask for less, destroy a VM, or use another node; see: atoll node show",
+            hint="ask for less, destroy a VM (those that are stopped count too), or use another node;"
+            f" see: atoll node show{_more_often(wanted, left, promised) if promised else ''}",
             details={
                 "free": {
                     "memory_mib": left.memory_mib,
@@ -81,6 +94,23 @@ def check_fits(wanted: Capacity, left: Capacity, doing: str) -> None:
                 }
             },
         )
+
+
+def _more_often(wanted: Capacity, left: Capacity, promised: Promised) -> str:
+    """How often CPUs and memory would have to be promised, for those that are short."""
+    total, ratio = promised.total, promised.ratio
+    said = ""
+    for what, option, times, asked, there, whole in (
+        ("CPUs", "cpu", ratio.cpus, wanted.milli_cpus, left.milli_cpus, total.milli_cpus),
+        ("memory", "memory", ratio.memory, wanted.memory_mib, left.memory_mib, total.memory_mib),
+    ):
+        if asked <= max(0, there) or not whole:
+            continue
+        said += f"; its {what} may be promised {times:g} times"
+        enough = math.ceil(10 * times * (whole - there + asked) / whole) / 10
+        if enough <= MAX_OVERCOMMIT:
+            said += f", and an operator can change that: atoll node change --{option}-overcommit {enough:g}"
+    return said
 
 
 def _show(name: str, amount: int) -> str:

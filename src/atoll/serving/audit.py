@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import ExitStack, aclosing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
@@ -23,7 +22,8 @@ from atoll.model.audit import NODE_ITSELF, AuditEntry
 from atoll.model.identity import Identity
 from atoll.model.vm import VM
 from atoll.serving.folding import Deed, Folding
-from atoll.system import aside, clock
+from atoll.serving.line_reading import last_of
+from atoll.system import clock
 from atoll.system.line_log import Ages, LineLog
 from atoll.system.writer import Writer
 
@@ -35,6 +35,10 @@ KEPT = 31
 TURN_OVER_S = 7 * 86_400.0
 KEEP_DAYS = 90
 LOOK_EVERY_S = 5.0
+MOST_DETAIL = 1024
+"""Characters of what was asked for that are kept in an entry."""
+NOTED_BY_HANDLERS = frozenset({"vm.exec"})
+"""Routes of which what is asked for comes after their handler has begun: it notes that, before it is done."""
 
 FindVm = Callable[[str], VM | None]
 
@@ -77,9 +81,9 @@ class AuditLog:
     async def read(self, query: AuditQuery) -> tuple[AuditEntry, ...]:
         """The last ones that are asked for, the oldest first."""
         await self.settle()
-        # Opened between two writes, so that no part is turned over meanwhile and seen twice; read beside the loop.
-        parts = await self._writer.run(_open_all, self._lines.parts)
-        return await aside.run(_last, parts, query)
+        return await last_of(
+            self._lines, self._writer, _decode, lambda entry: matches(entry, query), query.limit
+        )
 
 
 def _moment_of(line: bytes) -> float | None:
@@ -87,28 +91,6 @@ def _moment_of(line: bytes) -> float | None:
         return _decode(line).at.timestamp()
     except msgspec.MsgspecError:
         return None
-
-
-def _open_all(paths: Iterable[Path]) -> list[IO[bytes]]:
-    opened: list[IO[bytes]] = []
-    for path in paths:
-        with suppress(FileNotFoundError):
-            opened.append(path.open("rb"))
-    return opened
-
-
-def _last(parts: Iterable[IO[bytes]], query: AuditQuery) -> tuple[AuditEntry, ...]:
-    with ExitStack() as stack:
-        opened = [stack.enter_context(part) for part in parts]
-        entries = (entry for part in opened for entry in _entries(part))
-        return tuple(deque((entry for entry in entries if matches(entry, query)), maxlen=query.limit))
-
-
-def _entries(part: Iterable[bytes]) -> Iterator[AuditEntry]:
-    for line in part:
-        # A line that was cut short by a crash is none.
-        with suppress(msgspec.MsgspecError):
-            yield _decode(line)
 
 
 def matches(entry: AuditEntry, query: AuditQuery) -> bool:
@@ -145,7 +127,15 @@ class Auditor:
         entry = _entry(NODE_ITSELF, method, clock.monotonic(), (vm.ip, vm.name), error)
         await self._log.note(Deed(entry, True, f"VM {vm.ip}"))
 
+    async def told(self, route: Route[Any, Any], call: Call[Any, Any], detail: str) -> None:
+        """A handler knows what is asked for, and is about to do it: see `NOTED_BY_HANDLERS`."""
+        entry = _entry(call.identity.user, route.name, clock.monotonic(), self.target(call), None)
+        entry = msgspec.structs.replace(entry, detail=bounded(detail))
+        await self.note(call.identity, entry, changed=True)
+
     def _watched(self, bound: Bound) -> Bound:
+        if bound.route.name in NOTED_BY_HANDLERS:
+            return Bound(bound.route, self._refused(bound))
         if isinstance(bound.route, Stream):
             return Bound(bound.route, self._stream(bound))
         if isinstance(bound.route, Upload):
@@ -156,6 +146,17 @@ class Auditor:
         async def handler(call: Call[Any, Any]) -> Any:
             async with _Noted(self, bound.route, call) as noted:
                 return await noted.done(await bound.handler(call))
+
+        return handler
+
+    def _refused(self, bound: Bound) -> Callable[[Call[Any, Any]], Awaitable[Any]]:
+        async def handler(call: Call[Any, Any]) -> Any:
+            noted = _Noted(self, bound.route, call)
+            try:
+                return await bound.handler(call)
+            except BaseException as error:
+                await noted.__aexit__(type(error), error, None)
+                raise
 
         return handler
 
@@ -183,7 +184,11 @@ class Auditor:
             vm = self._find(reference)
             return (vm.ip, vm.name) if vm is not None else (reference[:64], "")
         spec = getattr(call.body, "spec", None)
-        return ("", spec.name) if spec is not None else (call.params.get("ip", "")[:64], "")
+        if spec is not None:
+            return "", spec.name
+        # Whose quota it is.
+        holder = getattr(call.body, "holder", None) or getattr(call.query, "holder", None) or ""
+        return (str(holder) or call.params.get("ip", ""))[:64], ""
 
     def about(self, call: Call[Any, Any]) -> VM | None:
         """The VM that a call is about, as it is now."""
@@ -224,6 +229,8 @@ class _Noted:
         self._noted = True
         identity = self._call.identity
         entry = _entry(identity.user, self._route.name, self._began, self._target, error)
+        if not entry.brief and self._call.notes:
+            entry = msgspec.structs.replace(entry, brief="; ".join(self._call.notes))
         await self._auditor.note(identity, entry, changed=self._changed(error))
 
     def _changed(self, error: BaseException | None) -> bool:
@@ -247,6 +254,11 @@ def _entry(
         brief=error.brief if isinstance(error, AtollError) else "",
         elapsed_s=round(clock.monotonic() - began, 6),
     )
+
+
+def bounded(detail: str) -> str:
+    """As much of it as an entry keeps. Pure."""
+    return detail if len(detail) <= MOST_DETAIL else f"{detail[:MOST_DETAIL]}… ({len(detail)} characters)"
 
 
 def is_noted(route: Route[Any, Any]) -> bool:

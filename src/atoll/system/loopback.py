@@ -9,7 +9,8 @@ from pathlib import Path
 
 Address = tuple[str, int]
 
-_ESTABLISHED = "01"
+_OPEN = ("01", "04", "05")
+"""Established; or its process has said all that it will, and still hears."""
 _NOBODY = "0"
 _TABLES = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
 
@@ -24,10 +25,10 @@ def peer_user(ours: Address, theirs: Address) -> int | None:
 
 def user_in(table: str, *, ours: Address, theirs: Address) -> int | None:
     """Pure. An end that its process has closed counts for nobody: the kernel shows it as root's."""
-    wanted = [shown(theirs), shown(ours), _ESTABLISHED]
+    wanted = [shown(theirs), shown(ours)]
     for line in table.splitlines():
         fields = line.split()
-        if fields[1:4] == wanted and fields[9] != _NOBODY:
+        if fields[1:3] == wanted and fields[3] in _OPEN and fields[9] != _NOBODY:
             return int(fields[7])
     return None
 

@@ -53,6 +53,15 @@ def send_signal(p: Pid, sig: signal.Signals | int) -> None:
         os.close(handle)
 
 
+def signal_group(p: Pid, sig: signal.Signals | int) -> None:
+    """Signal the process group that exactly this process leads. Gone is fine."""
+    with opened(p) as handle:
+        if handle is not None:
+            # While we hold on to it, its number is nobody else's.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(p.pid, sig)
+
+
 async def wait_gone(p: Pid, timeout_s: float) -> bool:
     """Whether it is gone within the time given. It need not be our child."""
     gone = asyncio.Event()

@@ -62,6 +62,7 @@ STEPS = frozenset(
         ),
         # what the node was given: changed, and taken away with all that serves it
         *("subnet.changed", "subnet.forgotten", "subnet.bridge-gone", "subnet.gone", "addresses.forgotten"),
+        *("quota.recorded", "node.changed"),
         # templates and what is made of them
         *("template.begun", "template.limited", "template.made", "template.recorded", "template.dropped"),
         *("fork.forked", "fork.identified"),

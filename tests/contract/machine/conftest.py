@@ -21,6 +21,11 @@ def boot_files(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="session")
+def appliance_files(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return labs.make_appliance_files(tmp_path_factory.mktemp("appliance"))
+
+
+@pytest.fixture(scope="session")
 def container_image(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return container_labs.make_image(tmp_path_factory.mktemp("image"))
 
@@ -42,6 +47,8 @@ def make_lab(kind: str, request: pytest.FixtureRequest, directory: Path) -> Any:
         return labs.SimLab(directory)
     if os.geteuid() != 0:
         pytest.skip("real guests need root")
+    if kind == "agent":
+        return labs.AgentLab(directory, request.getfixturevalue("appliance_files"))
     if kind == "qemu":
         return labs.QemuLab(directory, request.getfixturevalue("boot_files"))
     image = request.getfixturevalue("container_image")

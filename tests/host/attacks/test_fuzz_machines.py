@@ -21,15 +21,16 @@ from pathlib import Path
 import pytest
 
 import attack_figures
-from atoll.drivers.machine.base import Machine
+from atoll.drivers.machine.base import Machine, Output
 from atoll.drivers.machine.lxc.console import LogConsole as LxcConsole
-from atoll.drivers.machine.qemu import channel, record
+from atoll.drivers.machine.qemu import channel, hands, record
 from atoll.drivers.machine.qemu.console import LogConsole as QemuConsole
 from atoll.drivers.machine.qemu.monitor import Monitor, Watch
 from atoll.errors import AtollError
+from atoll.model.command import Command
 from atoll.model.network import Subnet
 from atoll.system import namespaces, processes
-from forges.machine import ConsoleForge, LineForge, MonitorForge
+from forges.machine import ConsoleForge, HandsForge, LineForge, MonitorForge
 from fuzz_shares import TIMEOUT_S, inputs_of
 from node_labs import PORT, Node, a_site
 from samples import a_machine
@@ -163,6 +164,64 @@ async def test_nothing_that_a_guest_says_on_its_private_line_is_more_than_a_fail
     seen = await orders(machine, inputs_of("guest agent"), 1)
     assert seen.keys() == {"taken", "HostFailure", "TimedOut"}
     process.passed("guest agent", seen.total(), seen["taken"])
+
+
+# --- commands
+
+
+async def ran(machine: Machine, forge: HandsForge) -> str:
+    """What becomes of a command in a guest whose agent says what it likes."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            port = await hands.connect(machine)
+    except (AtollError, TimeoutError) as error:
+        return type(error).__name__
+    try:
+        process = await port.begin(Command(("true",), input=True))
+        async with asyncio.timeout(PATIENCE_S):
+            await process.write(forge.noise(100))
+            while isinstance(come := await process.read(), Output):
+                assert len(come.data) <= 32768
+        assert 0 <= come <= 255
+    except (AtollError, TimeoutError) as error:
+        return type(error).__name__
+    finally:
+        await port.close()
+    return "ended"
+
+
+async def runs(machine: Machine, inputs: int, seed: int) -> Counter[str]:
+    forge, left, seen = HandsForge(seed), iter(range(inputs)), Counter[str]()
+
+    async def guest(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello = await reader.readexactly(8 + 32768 + 8 + 16)
+        writer.write(forge.greeting(hello[-16:]))
+        if not forge.one_in(5):
+            await reader.read(64)
+        for _ in range(forge.random.randrange(1, 12)):
+            writer.write(forge.said())
+        await writer.drain()
+        if forge.one_in(4):
+            await reader.read()
+
+    async def agent() -> None:
+        for _ in left:
+            seen[await ran(machine, forge)] += 1
+
+    async with listening(record.hands_path(machine), guest):
+        await asyncio.gather(*(agent() for _ in range(AT_ONCE)))
+    return seen
+
+
+async def test_nothing_that_a_guests_agent_says_of_commands_is_more_than_a_failure(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    await runs(machine, WARM_UP, 0)
+    process = Self(caplog)
+    seen = await runs(machine, inputs_of("commands in guests"), 1)
+    assert seen.keys() <= {"ended", "HostFailure", "Conflict", "TimeoutError"}
+    assert seen["ended"]
+    process.passed("commands in guests", seen.total(), seen["ended"])
 
 
 # --- the monitor

@@ -7,6 +7,7 @@
 
 #include "channel_message.h"
 #include "dhcp_message.h"
+#include "hands_message.h"
 #include "http.h"
 #include "json.h"
 #include "netlink_message.h"
@@ -90,6 +91,26 @@ static void feed(const uint8_t *data, size_t length)
         if (strnlen(event.name, sizeof event.name) == sizeof event.name)
             abort();
     }
+    for (size_t at = 0; at < length;) {
+        struct hands_frame frame;
+        struct hands_start start;
+        int size = hands_parse(exact + at, length - at, &frame);
+
+        if (size <= 0)
+            break;
+        at += (size_t)size;
+        if (at > length || frame.size > HANDS_MOST)
+            abort();
+        if (frame.kind == HANDS_START && hands_parse_start(&frame, &start)) {
+            const char *text = start.first;
+
+            for (int i = 0; i < start.words + start.variables; i++)
+                text += strlen(text) + 1;
+            if ((const uint8_t *)text != frame.data + frame.size)
+                abort();
+        }
+        hands_number(&frame);
+    }
     http_take_word(exact, length, out, sizeof out);
     sha256_hex(exact, length, hex);
     free(exact);
@@ -108,7 +129,7 @@ static void fuzz_round(void)
     uint8_t data[DHCP_MAX_FRAME], message[DHCP_MAX_MESSAGE];
     size_t length;
 
-    switch (chance(5)) {
+    switch (chance(6)) {
     case 0:
         length = sound_answer(data);
         break;
@@ -121,6 +142,14 @@ static void fuzz_round(void)
 
         length = strlen(text);
         memcpy(data, text, length);
+        break;
+    }
+    case 4: {
+        static const uint8_t start[] = {0, 24, 0, 80, 0, 1, 0, 2, 0, 1, 'j', 0, '/', 0, 'l', 's', 0, '-', 'l', 0, 'A', '=', 0};
+
+        hands_head(data, HANDS_START, 7, sizeof start);
+        memcpy(data + HANDS_HEAD, start, sizeof start);
+        length = HANDS_HEAD + sizeof start;
         break;
     }
     case 3:

@@ -20,7 +20,15 @@ from atoll.guestnet.frames.ipv4 import Datagram
 from atoll.images.appliance import GUEST
 
 HARNESS = Path(__file__).with_name("guest_parsers.c")
-PURE = ("channel_message.c", "dhcp_message.c", "http.c", "json.c", "netlink_message.c", "sha256.c")
+PURE = (
+    "channel_message.c",
+    "dhcp_message.c",
+    "hands_message.c",
+    "http.c",
+    "json.c",
+    "netlink_message.c",
+    "sha256.c",
+)
 
 
 @pytest.fixture(scope="module")

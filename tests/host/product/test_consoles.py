@@ -136,7 +136,7 @@ def test_a_machine_with_a_screen_listens_nowhere_for_it(cloud: Cli, screen: dict
             assert not inodes & sockets
     unix = [line.split() for line in Path(f"/proc/{agent}/net/unix").read_text().splitlines()[1:]]
     listening = {Path(fields[7]).name for fields in unix if fields[6] in sockets and fields[3] == "00010000"}
-    assert listening == {"monitor.sock"}
+    assert listening == {"monitor.sock", "hands.sock"}
 
 
 def test_a_vm_without_a_screen_is_refused_one(cloud: Cli, talker: dict[str, Any]) -> None:

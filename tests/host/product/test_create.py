@@ -123,7 +123,7 @@ def test_a_stop_powers_the_guest_down_and_a_start_brings_it_back_on_its_address(
     vm = next(vm for vm in pair if vm["machine_type"] == kind)
     boot = cloud.ask(vm["ip"])["boot_id"]
     # By ACPI, and so long before the grace is over: ended by force, it would say so.
-    stopped = cloud.json("vm", "stop", vm["ip"], "--grace", "60")
+    stopped = cloud.json("vm", "stop", vm["ip"], "--grace", "60s")
     assert (stopped["state"], stopped["reason"]) == ("stopped", "")
     assert "powering off" in cloud("vm", "log", vm["name"]).stdout
     assert not cloud.answers(vm["ip"])
@@ -143,7 +143,7 @@ def test_a_reboot_is_another_boot_of_the_same_vm(cloud: Cli, running: dict[str, 
 def test_a_guest_that_does_not_listen_is_ended_after_the_grace(cloud: Cli, running: dict[str, Any]) -> None:
     with cloud.shell(running["name"]) as shell:
         shell.run("rmmod button")
-    stopped = cloud.json("vm", "stop", running["name"], "--grace", "1")
+    stopped = cloud.json("vm", "stop", running["name"], "--grace", "1s")
     assert (stopped["state"], stopped["reason"]) == ("stopped", "ended by force after 1 s")
 
 

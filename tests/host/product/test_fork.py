@@ -273,6 +273,7 @@ def test_a_vm_out_of_the_pool_is_somebody_of_its_own(pooling: Cli, tmp_path: Pat
     quick = pooling.create("quick", "--user-data", str(script))
 
     assert (quick["started_by"], quick["ip"]) == ("pool", ip)
+    assert pooling("vm", "exec", "quick", "--", "hostname").stdout == "quick\n"
     said = [pooling.ask(vm["ip"]) for vm in (asked, quick)]
     assert (said[1]["hostname"], said[1]["instance_id"]) == ("quick", quick["instance_id"])
     for own in ("boot_id", "machine_id", "random"):

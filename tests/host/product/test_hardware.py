@@ -100,7 +100,7 @@ def boot_sector(text: str) -> bytes:
 
 @pytest.mark.timeout(400)
 def test_a_vm_boots_from_the_network_first_and_from_its_disk_ever_after(cloud: Cli) -> None:
-    wanted = ("--memory", "256MiB", "--netboot", "first", "--volume", "size=1MiB", "--timeout", "180")
+    wanted = ("--memory", "256MiB", "--netboot", "first", "--volume", "size=1MiB", "--timeout", "180s")
     cloud("vm", "create", "--name", "pxe", "--image", "appliance", *wanted, timeout=200)
     try:
         log = cloud("vm", "log", "pxe").stdout

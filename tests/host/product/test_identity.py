@@ -146,8 +146,8 @@ def test_the_node_is_for_operators(cloud: Cli, bob: Cli) -> None:
     assert bob.json("node", "show")["pools"] == before["pools"]
 
 
-def test_a_certificate_can_permit_what_an_operator_may(cloud: Cli, booted: dict[str, Any]) -> None:
-    auditor = cloud.issue("auditor", "--method", "vm.log")
+def test_a_certificate_can_grant_what_an_operator_may(cloud: Cli, booted: dict[str, Any]) -> None:
+    auditor = cloud.issue("auditor", "--grant", "vm.log")
     assert "as booted" in auditor("vm", "log", "booted").stdout
     assert auditor.refused("vm", "stop", "booted").status == 5
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -235,6 +236,33 @@ def init_of(cloud: Cli, ip: str, kind: str) -> int:
         if Path(f"/proc/{pid}/comm").read_text() == "init\n":
             return pid
     raise AssertionError(f"there is no init at {ip}")
+
+
+def test_a_port_of_a_guest_of_any_kind_is_reached_here_through_the_api(mixed: Cli) -> None:
+    for kind in KINDS:
+        with mixed.start(
+            "vm", "forward", "-q", f"a-{kind}", "0:80", "0:81", stdout=subprocess.PIPE
+        ) as forward:
+            try:
+                assert forward.stdout is not None
+                lines = [forward.stdout.readline().decode().split() for _ in range(2)]
+                (open_, closed) = (line[0].rpartition(":") for line in lines)
+                assert [line[1:] for line in lines] == [["->", f"a-{kind}:80"], ["->", f"a-{kind}:81"]]
+                assert f'"hostname": "a-{kind}"' in ask(open_[0], int(open_[2]))
+                # Nobody listens there: it is broken off, and the next one is served.
+                assert ask(closed[0], int(closed[2])) == ""
+                assert f'"hostname": "a-{kind}"' in ask(open_[0], int(open_[2]))
+            finally:
+                forward.kill()
+
+
+def ask(host: str, port: int) -> str:
+    """Its answer, to who has said all and waits for it; nothing when it is broken off."""
+    with socket.create_connection((host, port), 30) as client, suppress(ConnectionError):
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        client.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: client.recv(65536), b"")).decode()
+    return ""
 
 
 def test_a_destroyed_vm_of_any_kind_leaves_nothing(mixed: Cli, engine_socket: Path) -> None:

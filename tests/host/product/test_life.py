@@ -165,7 +165,7 @@ def test_a_drained_node_makes_and_starts_nothing_and_who_did_what_is_known(life:
     assert noted.count(("admin", "vm.create", "no_capacity")) == 1
     assert ("atoll", "vm.restart", "ok") in noted
     assert ("atoll", "vm.expire", "ok") in noted
-    rows = life.json("vm", "top", "--for", "0.2")
+    rows = life.json("vm", "top", "--for", "0.2s")
     assert [row["name"] for row in rows] == ["(node)", "bird"]
     assert rows[1]["memory_mib"] > 50
     page = life.request("GET", "/metrics").body.decode()

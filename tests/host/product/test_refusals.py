@@ -34,13 +34,13 @@ def condition(cloud: Cli) -> tuple[Any, ...]:
 # The words, the exit status, and what the brief must name.
 REFUSED: dict[str, tuple[tuple[str, ...], int, tuple[str, ...]]] = {
     "a size without sense": (create(memory="3QB"), 2, ("memory", "3QB")),
-    "a size below all": (create(memory="1MiB"), 2, ("memory_mib", "1")),
-    "a size below the image's": (create(memory="32MiB"), 2, ("memory_mib", "32", "appliance")),
-    "a size above all": (create(memory="999TiB"), 2, ("memory_mib", "1047527424")),
+    "a size below all": (create(memory="1MiB"), 2, ("--memory", "1")),
+    "a size below the image's": (create(memory="32MiB"), 2, ("--memory", "32", "appliance")),
+    "a size above all": (create(memory="999TiB"), 2, ("--memory", "1047527424")),
     "a negative size": (create(memory="-1"), 2, ("memory",)),
     "more memory than there is": (create(memory="8TiB"), 6, ("memory", "8 TiB", "free")),
     "more CPUs than there are": (create(cpus="512"), 6, ("cpus", "512", "free")),
-    "no CPUs": (create(cpus="0"), 2, ("milli_cpus", "0")),
+    "no CPUs": (create(cpus="0"), 2, ("--cpus", "0")),
     "a name with a slash": (create(name="a/b"), 2, ("name", "'a/b'")),
     "a name that goes up": (create(name="../../etc"), 2, ("name", "'../../etc'")),
     "a name with a newline": (create(name="a\nb"), 2, ("name", r"'a\nb'")),
@@ -54,10 +54,10 @@ REFUSED: dict[str, tuple[tuple[str, ...], int, tuple[str, ...]]] = {
     "an unknown subnet": (create(subnet="ghost"), 3, ("subnet", "ghost")),
     "a machine type without sense": (create(machine_type="abacus"), 2, ("machine-type", "abacus")),
     "a tag without a value": (create(tag="lonely"), 2, ("tag", "lonely")),
-    "a stage without sense": (create(wait_for="lunch"), 2, ("wait_for", "'lunch'")),
-    "a port without sense": (create(wait_for="port:65536"), 2, ("wait_for", "'port:65536'")),
+    "a stage without sense": (create(wait_for="lunch"), 2, ("--wait-for", "'lunch'")),
+    "a port without sense": (create(wait_for="port:65536"), 2, ("--wait-for", "'port:65536'")),
     "a time without sense": (create(timeout="soon"), 2, ("timeout", "soon")),
-    "user data that is not there": (create(user_data="/no/such/file"), 2, ("user_data", "/no/such/file")),
+    "user data that is not there": (create(user_data="/no/such/file"), 2, ("--user-data", "/no/such/file")),
     "a name that is taken": (create(name="booted"), 4, ("VM booted",)),
     "a VM that is not there": (("vm", "show", "ghost"), 3, ("VM", "ghost")),
     "a reference that goes up": (("vm", "stop", "../node"), 2, ("VM", "'../node'")),
@@ -98,7 +98,7 @@ def test_user_data_of_100_mib_is_refused_before_it_is_sent(cloud: Cli, tmp_path:
         os.truncate(file.fileno(), 100 << 20)
     refusal = cloud.refused(*create(user_data=str(big)))
     assert refusal.status == 2
-    assert "user_data '104857600 bytes'" in refusal.brief
+    assert "--user-data '104857600 bytes'" in refusal.brief
     assert refusal.hint
 
 
@@ -149,7 +149,7 @@ def test_a_wrong_verb_is_told_the_right_ones(cloud: Cli) -> None:
 
 
 def test_a_vm_that_is_late_runs_on(cloud: Cli) -> None:
-    refusal = cloud.refused(*create(name="late", wait_for="port:1", timeout="1"))
+    refusal = cloud.refused(*create(name="late", wait_for="port:1", timeout="1s"))
     try:
         assert refusal.status == 8
         assert "did not reach port:1 in 1 s" in refusal.brief

@@ -134,6 +134,14 @@ def test_its_units_are_in_groups_of_their_own_below_those_of_the_vm(
     assert f"{below}/system.slice/dbus.service" in groups
 
 
+def test_a_command_runs_in_it_and_reaches_its_systemd(debian_cloud: Cli, debian: dict[str, Any]) -> None:
+    words = ("--", "systemctl", "is-system-running")
+    assert debian_cloud("vm", "exec", "deb", *words).stdout == "running\n"
+    assert debian_cloud("vm", "exec", "deb", "--user", "nobody", "--", "id", "-un").stdout == "nobody\n"
+    done = debian_cloud("vm", "exec", "deb", "-t", "--", "tty")
+    assert done.stdout.startswith("/dev/pts/")
+
+
 def test_its_journal_tells_of_the_boot(debian_cloud: Cli, debian: dict[str, Any]) -> None:
     journal = inside(debian_cloud, debian["ip"], "journalctl", "--boot", "--no-pager").stdout
     assert "Reached target multi-user.target" in journal
@@ -145,7 +153,7 @@ def test_a_stop_shuts_it_down_by_itself_and_it_comes_up_again(
     debian_cloud: Cli, debian: dict[str, Any]
 ) -> None:
     inside(debian_cloud, debian["ip"], "sh", "-c", "echo kept >/root/file")
-    stopped = debian_cloud.json("vm", "stop", "deb", "--grace", "30")
+    stopped = debian_cloud.json("vm", "stop", "deb", "--grace", "30s")
     # Not by force: that would be the reason.
     assert (stopped["state"], stopped["reason"]) == ("stopped", "")
     assert "Reached target poweroff.target" in debian_cloud("vm", "log", "deb").stdout

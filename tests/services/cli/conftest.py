@@ -20,7 +20,8 @@ import pytest
 from aiohttp import web
 
 from atoll.api import hypervisor as api
-from atoll.api.changes import VM_ACKNOWLEDGE, VM_CHANGE, ChangeVm
+from atoll.api.changes import VM_ABANDON, VM_ACKNOWLEDGE, VM_CHANGE, ChangeVm
+from atoll.api.observing import UTILISATION
 from atoll.api.route import (
     ByteSocket,
     Call,
@@ -34,13 +35,14 @@ from atoll.api.route import (
 )
 from atoll.api.server import Ended, application
 from atoll.cli.main import main
-from atoll.errors import Conflict, Denied, NotFound, TimedOut
+from atoll.errors import Conflict, Denied, HostFailure, NotFound, TimedOut
 from atoll.identity.authority import Authority
 from atoll.model.event import Event, EventKind
 from atoll.model.identity import Identity
 from atoll.model.image import DirectBoot, Image
 from atoll.model.network import Subnet, mac_for
 from atoll.model.node import Capacity, DriverInfo, Node, Pool
+from atoll.model.utilisation import Usage, Utilisation, VmUsage
 from atoll.model.vm import VM, ConsoleKind, VmState
 
 CREATED_AT = datetime(2024, 5, 1, 12, 0, tzinfo=UTC)
@@ -64,8 +66,23 @@ class Node0:
     writer: str = ""
     """Who has the keyboard of every console."""
     history: bytes = b"booting\r\n"
+    hold_after: str = ""
+    """Let a create wait for ever after this stage."""
+    held_now: list[str] = field(default_factory=list)
+    abandoned: list[str] = field(default_factory=list)
+    hold_before: bool = False
+    """Let a create wait for ever before its first stage."""
+    holds_abandon: bool = False
+    fails_abandon: bool = False
     mute_after: str = ""
     """Break off a create after this stage, without a result."""
+
+    lets_go: bool = False
+    """What is held goes on."""
+
+    async def held(self) -> None:
+        while not self.lets_go:
+            await asyncio.sleep(0.02)
 
     def find(self, ref: str) -> VM:
         for vm in self.vms.values():
@@ -96,12 +113,17 @@ class Node0:
     async def create(self, call: Call[api.CreateVm, None]) -> AsyncIterator[api.Progress | Done[VM]]:
         spec = call.body.spec
         self.created.append(call.body)
+        if self.hold_before:
+            await self.held()
         if any(vm.name == spec.name for vm in self.vms.values()):
             raise Conflict(f"creating VM {spec.name}: the name is in use", hint="choose another one")
         for stage, elapsed_s in (("address", 0.01), ("started", 0.12)):
             yield api.Progress(stage, elapsed_s, "10.213.0.5")
             if stage == self.mute_after:
                 return
+            if stage == self.hold_after:
+                self.held_now.append(spec.name)
+                await self.held()
         if call.body.wait.wait_for == "port:9":
             raise TimedOut(f"waiting for VM {spec.name}: port 9 is closed", hint="atoll vm log tells more")
         fields = msgspec.to_builtins(spec)
@@ -126,6 +148,13 @@ class Node0:
     async def acknowledge(self, call: Call[None, None]) -> VM:
         self.acknowledged.append(call.params["vm"])
         return self.find(call.params["vm"])
+
+    async def abandon(self, call: Call[None, None]) -> None:
+        self.abandoned.append(call.params["vm"])
+        if self.fails_abandon:
+            raise HostFailure("the disk is full")
+        if self.holds_abandon:
+            await self.held()
 
     async def change_vm(self, call: Call[ChangeVm, None]) -> VM:
         self.changed.append(call.body)
@@ -206,7 +235,7 @@ class Node0:
         return self.node()
 
     def application(self) -> web.Application:
-        async def vms(call: Call[None, None]) -> tuple[VM, ...]:
+        async def vms(call: Call[None, api.VmFilter]) -> tuple[VM, ...]:
             return tuple(self.vms.values())
 
         async def show(call: Call[None, None]) -> VM:
@@ -218,11 +247,17 @@ class Node0:
         async def images(call: Call[None, None]) -> tuple[Image, ...]:
             return (Image("appliance", ("qemu",), DirectBoot("vmlinuz", "initrd"), "sha256:ab", "tiny"),)
 
+        async def utilisation(call: Call[None, None]) -> Utilisation:
+            usage = Usage(1.0, 64)
+            used = tuple(VmUsage(vm.ip, vm.name, str(vm.state), usage) for vm in self.vms.values())
+            return Utilisation(datetime.now(UTC), 2, 4096, usage, used)
+
         routes = [
+            bind(UTILISATION, utilisation),
             bind(api.VM_LIST, vms), bind(api.VM_SHOW, show), bind_stream(api.VM_CREATE, self.create),
             bind_stream(api.VM_START, self.start), bind_stream(api.VM_REBOOT, self.start),
             bind(api.VM_STOP, self.stop), bind(api.VM_DESTROY, self.destroy),
-            bind(VM_ACKNOWLEDGE, self.acknowledge), bind(VM_CHANGE, self.change_vm),
+            bind(VM_ACKNOWLEDGE, self.acknowledge), bind(VM_ABANDON, self.abandon), bind(VM_CHANGE, self.change_vm),
             bind_part(api.VM_LOG, self.log), bind_download(api.VM_USER_DATA, self.give_user_data),
             bind_socket(api.VM_CONSOLE, self.console), bind_socket(api.VM_VNC, self.vnc),
             bind_stream(api.EVENTS, self.events),

@@ -24,7 +24,7 @@ DEADLINE_S = 60
 def test_a_script_can_pipe_commands_in(cloud: Any) -> None:
     cloud.node.make("web")
     process = cloud.start(
-        "vm", "console", "web", "--linger", "3",
+        "vm", "console", "web", "--linger", "3s",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     out, err = process.communicate(b"uptime\n", timeout=DEADLINE_S)
@@ -38,7 +38,7 @@ def test_a_file_can_be_sent(cloud: Any, tmp_path: Path) -> None:
     (tmp_path / "commands").write_bytes(b"bye\n")
     with (tmp_path / "commands").open("rb") as commands:
         process = cloud.start(
-            "vm", "console", "web", "-q", "--linger", "60", stdin=commands, stdout=subprocess.PIPE
+            "vm", "console", "web", "-q", "--linger", "60s", stdin=commands, stdout=subprocess.PIPE
         )
         out, _ = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, out) == (0, b"login: <bye\n>")
@@ -57,7 +57,7 @@ def test_a_script_gets_no_history_unless_it_asks(cloud: Any) -> None:
     cloud.node.make("web")
     for option, seen in ((), b"login: <bye\n>"), (("--history",), b"booting\r\nlogin: <bye\n>"):
         process = cloud.start(
-            "vm", "console", "web", "--linger", "60", *option, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            "vm", "console", "web", "--linger", "60s", *option, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert process.communicate(b"bye\n", timeout=DEADLINE_S)[0] == seen
 
@@ -78,7 +78,7 @@ def test_a_script_can_take_the_keyboard(cloud: Any) -> None:
     cloud.node.make("web")
     cloud.node.writer = "eve"
     process = cloud.start(
-        "vm", "console", "web", "--take", "--linger", "60", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        "vm", "console", "web", "--take", "--linger", "60s", stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.communicate(b"bye\n", timeout=DEADLINE_S)[0] == b"login: <bye\n>"
     assert cloud.node.attached[0].take

@@ -46,12 +46,12 @@ def test_images_are_listed(atoll: Atoll) -> None:
 def test_events_are_json_lines_and_follow_goes_on(atoll: Atoll, cloud: Any) -> None:
     cloud.node.make("web")
     cloud.node.make("db")
-    lines = atoll("event", "list", "--follow", "-o", "json").out.splitlines()
+    lines = atoll("event", "stream", "--follow", "-o", "json").out.splitlines()
     assert [json.loads(line)["kind"] for line in lines] == ["state", "changed"]
 
 
 def test_the_full_state_is_one_row_per_vm(atoll: Atoll, cloud: Any) -> None:
     cloud.node.make("web")
     cloud.node.make("db")
-    rows = atoll("event", "list", "-c", "kind,name,state", "--no-header").out.split("\n")
+    rows = atoll("event", "stream", "-c", "kind,name,state", "--no-header").out.split("\n")
     assert [row.split() for row in rows[:-1]] == [["state", "web", "running"], ["state", "db", "running"]]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from atoll.api import client
+from atoll.errors import Unauthenticated
 from atoll.identity import certificates, validity
 from atoll.identity.authority import Authority
 from atoll.identity.claims import user_claims
@@ -124,3 +125,63 @@ def test_a_certificate_without_its_key_says_so(atoll: Atoll, pki: Path) -> None:
     outcome = atoll("vm", "list", "--key", str(pki / "server.key"))
     assert outcome.status == 2
     assert "belong together" in outcome.err
+
+
+def test_a_certificate_that_ends_soon_is_spoken_of_once(atoll: Atoll, cloud: Any, pki: Path) -> None:
+    issued = Authority.open(pki / "ca", now=lambda: datetime.now(UTC) - timedelta(hours=22)).issue_user("ann")
+    own = cloud.directory / "own.pem", cloud.directory / "own.key"
+    own[0].write_bytes(issued.cert_pem)
+    own[1].write_bytes(issued.key_pem)
+    words = ("vm", "list", "--cert", str(own[0]), "--key", str(own[1]))
+    assert atoll(*words, "-o", "json").err == ""
+    outcome = atoll(*words)
+    assert outcome.status == 0
+    assert f"renew it with: atoll ca renew {own[0]}" in outcome.err
+    assert atoll(*words).err == ""
+
+
+def test_a_certificate_that_is_over_for_a_moment_is_the_nodes_to_judge(
+    atoll: Atoll, cloud: Any, pki: Path
+) -> None:
+    """Within what clocks differ by, the node is asked; here it says the same."""
+    issued = Authority.open(pki / "ca", now=lambda: datetime.now(UTC) - timedelta(minutes=61)).issue_user(
+        "ann", lifetime=timedelta(hours=1)
+    )
+    own = cloud.directory / "own.pem", cloud.directory / "own.key"
+    own[0].write_bytes(issued.cert_pem)
+    own[1].write_bytes(issued.key_pem)
+    outcome = atoll("vm", "list", "--cert", str(own[0]), "--key", str(own[1]))
+    assert outcome.status == 5
+    assert f"certificate {own[0]}: expired at" in outcome.err
+    assert f"renew it with: atoll ca renew {own[0]}" in outcome.err
+
+
+def test_a_renewal_that_was_broken_off_is_finished_by_the_next_command(
+    atoll: Atoll, cloud: Any, pki: Path
+) -> None:
+    client_files = cloud.directory / "client"
+    issued = Authority.open(pki / "ca").renew_with_new_key((client_files / "user.pem").read_bytes())
+    (client_files / "user.pem").write_bytes(issued.cert_pem)
+    (client_files / "user.key.next").write_bytes(issued.key_pem)
+    assert atoll("vm", "list").status == 0
+    assert (client_files / "user.key").read_bytes() == issued.key_pem
+    assert not (client_files / "user.key.next").exists()
+
+
+def test_a_node_that_does_not_know_limits_is_said_to_be_too_old(
+    atoll: Atoll, cloud: Any, pki: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses the certificate in the handshake, as one of a kind that it does not know."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise Unauthenticated("127.0.0.1: TLS refused: sslv3 alert certificate unknown", hint="look at it")
+
+    monkeypatch.setattr(client.Client, "call", refuse)
+    assert "limit" not in atoll("vm", "list").err
+    issued = Authority.open(pki / "ca").issue_user("ann", limit=["vm.list"])
+    own = cloud.directory / "own.pem", cloud.directory / "own.key"
+    own[0].write_bytes(issued.cert_pem)
+    own[1].write_bytes(issued.key_pem)
+    outcome = atoll("vm", "list", "--cert", str(own[0]), "--key", str(own[1]))
+    assert outcome.status == 5
+    assert "it has a limit, which older nodes do not know" in outcome.err

@@ -164,10 +164,10 @@ def test_an_empty_list_is_an_empty_array(atoll: Atoll) -> None:
 
 def test_list_shows_a_table_with_the_columns_asked_for(atoll: Atoll, cloud: Any) -> None:
     cloud.node.make("web")
-    outcome = atoll("vm", "list", "-c", "name,ip,state")
+    outcome = atoll("vm", "list", "-c", "NAME,Ip,state")
     assert outcome.out.splitlines() == [
-        "NAME          IP             STATE",
-        "web           10.213.0.5     running",
+        "NAME  IP          STATE",
+        "web   10.213.0.5  running",
     ]
 
 
@@ -182,13 +182,14 @@ def test_showing_what_is_not_there_is_exit_status_3(atoll: Atoll) -> None:
     assert atoll("vm", "show", "ghost").status == 3
 
 
-def test_stop_acts_on_every_vm_and_ends_with_the_first_failure(atoll: Atoll, cloud: Any) -> None:
+def test_stop_acts_on_every_vm_and_says_that_it_was_done_in_part(atoll: Atoll, cloud: Any) -> None:
     cloud.node.make("a")
     cloud.node.make("b")
     cloud.node.make("c")
     cloud.node.protected.add("b")
     outcome = atoll("vm", "stop", "ghost", "a", "b", "c", "-o", "json")
-    assert outcome.status == 3
+    assert outcome.status == 10
+    assert re.search(r"2 of 4 VMs stopped in [0-9.]+s; not ghost, b\n$", outcome.err)
     assert [(vm["name"], vm["state"]) for vm in outcome.json] == [("a", "stopped"), ("c", "stopped")]
     assert "atoll: no VM ghost" in outcome.err
     assert "atoll: VM b is not yours" in outcome.err
@@ -202,6 +203,51 @@ def test_one_vm_is_one_object_and_rows_have_one_header(atoll: Atoll, cloud: Any)
     assert rows == ["NAME          STATE", "a             running", "b             running"]
 
 
+def test_what_fails_for_all_has_the_status_of_its_failure(atoll: Atoll, cloud: Any) -> None:
+    assert atoll("vm", "stop", "ghost", "spook").status == 3
+    cloud.node.make("a")
+    cloud.node.make("b")
+    cloud.node.protected |= {"a", "b"}
+    assert atoll("vm", "destroy", "a", "b", "--yes").status == 5
+
+
+def test_a_change_that_succeeds_is_quiet(atoll: Atoll, cloud: Any) -> None:
+    cloud.node.make("a")
+    for words in (["stop", "a"], ["start", "a"], ["reboot", "a"], ["change", "a", "--tag", "x=1"]):
+        assert atoll("vm", *words).out == ""
+
+
+def test_several_are_destroyed_at_once_with_one_summary(atoll: Atoll, cloud: Any) -> None:
+    for number in range(9):
+        cloud.node.make(f"vm{number}")
+    names = [f"vm{number}" for number in range(9)]
+    outcome = atoll("vm", "destroy", "--yes", "gone", *names)
+    assert (outcome.status, cloud.node.vms) == (0, {})
+    assert outcome.err.startswith("gone: gone already\n")
+    assert re.search(r"9 of 9 VMs destroyed in [0-9.]+s\n$", outcome.err)
+
+
+def test_without_a_name_and_an_image_a_vm_has_both(atoll: Atoll, cloud: Any) -> None:
+    vm = atoll("vm", "create", "-o", "json").json
+    assert re.fullmatch(r"[a-z]+-[a-z]+", vm["name"])
+    assert vm["image"] == "appliance"
+
+
+def test_so_many_are_made_with_numbers_and_one_summary(atoll: Atoll, cloud: Any) -> None:
+    cloud.node.make("web-3")
+    outcome = atoll("vm", "create", "--name", "web", "--count", "6", "-o", "json")
+    assert outcome.status == 10
+    assert [vm["name"] for vm in outcome.json] == ["web-1", "web-2", "web-4", "web-5", "web-6"]
+    assert len(cloud.node.acknowledged) == 5
+    assert re.search(r"5 of 6 VMs made in [0-9.]+s; not web-3\n$", outcome.err)
+    assert "the name is in use" in outcome.err
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "x", "100000"])
+def test_a_count_is_a_number_of_vms(atoll: Atoll, count: str) -> None:
+    assert atoll("vm", "create", f"--count={count}").status == 2
+
+
 def test_force_is_a_grace_of_nothing(atoll: Atoll, cloud: Any) -> None:
     cloud.node.make("a")
     atoll("vm", "stop", "a", "--force")
@@ -210,11 +256,23 @@ def test_force_is_a_grace_of_nothing(atoll: Atoll, cloud: Any) -> None:
     assert [grace_s for _, grace_s in cloud.node.stopped] == [0, 120, 15]
 
 
-def test_destroy_needs_no_question_in_a_script_and_repeats_well(atoll: Atoll, cloud: Any) -> None:
+def test_a_script_that_does_not_say_yes_destroys_nothing(atoll: Atoll, cloud: Any) -> None:
     cloud.node.make("a")
-    assert atoll("vm", "destroy", "a").status == 0
+    refused = atoll("vm", "destroy", "a", "b")
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err == (
+        "atoll: vm destroy a b: there is no terminal to ask at, and nothing was done\n  hint: say --yes\n"
+    )
+    refused = atoll("volume", "delete", "a", "data")
+    assert (refused.status, refused.err.splitlines()[1]) == (2, "  hint: say --yes")
+    assert len(cloud.node.vms) == 1
+
+
+def test_destroy_needs_no_question_of_whoever_says_yes_and_repeats_well(atoll: Atoll, cloud: Any) -> None:
+    cloud.node.make("a")
+    assert atoll("vm", "destroy", "a", "--yes").status == 0
     assert cloud.node.vms == {}
-    again = atoll("vm", "destroy", "a")
+    again = atoll("vm", "destroy", "a", "--yes")
     assert (again.status, again.err) == (0, "a: gone already\n")
 
 

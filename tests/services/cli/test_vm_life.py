@@ -43,7 +43,10 @@ def test_a_change_sends_what_was_typed_and_says_what_waits(atoll: Atoll, cloud: 
     assert outcome.status == 0
     assert cloud.node.changed == [ChangeVm(memory_mib=256, tags={"a": "1"})]
     assert outcome.json["memory_mib"] == 256
-    assert outcome.err == "web: memory_mib from its next start on: atoll vm reboot web\n"
+    assert (
+        outcome.err
+        == "web: at its next start: memory\nweb: runs on as it was until then: atoll vm reboot web\n"
+    )
 
 
 def test_what_is_shown_as_a_request_makes_the_same_vm_again(atoll: Atoll, cloud: Any, tmp_path: Path) -> None:

@@ -48,12 +48,13 @@ from atoll.identity.access import Operators
 from atoll.identity.issuers import RoleIssuer
 from atoll.identity.roles import RoleCallers
 from atoll.images.store import ImageStore
-from atoll.model.image import DirectBoot, Image
+from atoll.model.image import Ability, DirectBoot, Image
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.node import Capacity
 from atoll.model.vm import VM, VmSpec
 from atoll.plan.policies import Backoff
 from atoll.serving.audit import AuditLog
+from atoll.serving.event_log import EventLog
 from atoll.serving.gate import CertificateGate
 from atoll.serving.health import Health
 from atoll.serving.supervisor import Supervisor
@@ -150,7 +151,7 @@ class Node:
             name="node1",
             ip="10.9.0.2",
             boot_id=self.boot_id,
-            total=TOTAL,
+            there=TOTAL,
             operators=Operators(users=("oper",)),
             drivers=(await self.driver.describe(),),
             cores=2,
@@ -172,6 +173,11 @@ class Node:
             self.background,
         )
         pooling = Pooling(self.templates, self.hot_pool, 0)
+        self.event_log = EventLog(
+            self.directory / "state" / "events.jsonl", self.writer, clock.now, vms.list()
+        )
+        vms.changed.listen(self.event_log.note)
+        self.background.keep("writing the history of events", self.event_log.keep)
         self.service = Hypervisor(bench, signals, Options(self.stores, pooling, self.audit))
         self._callers = Callers(self.records.user_data, self.credentials)
         self._callers.count(
@@ -198,6 +204,7 @@ class Node:
             logs,
             meter,
             self.audit,
+            self.event_log,
             Health(self.background, self.pki.certificate()).families,
         )
         handlers = Handlers(self.service, backstage)
@@ -298,14 +305,15 @@ class Node:
         return User(self, self.pki.user(name, **claims))
 
     def add_images(self) -> None:
-        """One for cold starts alone, one that can be forked, one of another kind of machine."""
+        """One for cold starts alone, one that can be forked, one that says what it honours, one of another kind."""
         names = {name: self.directory / name for name in ("kernel", "initrd")}
         for path in names.values():
             path.write_bytes(b"\0")
         boot = DirectBoot("kernel", "initrd")
         common = {"boot": boot, "files": names, "min_memory_mib": 32, "ready": "metadata"}
-        self.images.add("tiny", kinds=("sim",), **common)
+        self.images.add("tiny", kinds=("sim",), agent=True, **common)
         self.images.add("twin", kinds=("sim",), forkable=True, **common)
+        self.images.add("plain", kinds=("sim",), honours=(Ability.SCRIPT,), **common)
         self.images.add("heavy", kinds=("qemu",), boot=boot, files=names)
 
     def free(self) -> set[str]:

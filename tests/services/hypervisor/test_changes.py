@@ -17,6 +17,7 @@ from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.vm import MachineType, VmState
 from atoll.plan.firewall import link_for
 
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ3R7hQ0Zl0m2n0c0Yk1n1uF1v1x1y1z1A1B1C1D1E1F ann"
 DMZ = Subnet("dmz", "10.8.0.0/24", "10.8.0.1")
 
 
@@ -89,6 +90,22 @@ async def test_two_who_grow_at_the_same_time_do_not_get_the_same_memory(ann):
         *(ann.call(VM_CHANGE, {"vm": name}, body=body) for name in "ab"), return_exceptions=True
     )
     assert sorted(isinstance(one, NoCapacity) for one in got) == [False, True]
+
+
+async def test_what_the_image_does_not_honour_is_refused_or_said(ann, node):
+    for given in ({"ssh_keys": (KEY,)}, {"user_data": b"#cloud-config\n"}):
+        with pytest.raises(Conflict, match="guests of image plain have no"):
+            await ann.create("web", image="plain", **given)
+    assert node.traces() == set()
+    assert (await ann.create("web", image="plain", user_data=b"#!/bin/sh\n")).remarks == ()
+    for given in ({"ssh_keys": (KEY,)}, {"user_data": b"#cloud-config\n"}):
+        with pytest.raises(Conflict, match="guests of image plain have no"):
+            await change(ann, **given)
+    (said,) = (await change(ann, user_data=b"key = value\n")).remarks
+    assert said.startswith("its user data is no script (#!)")
+    # Another change leaves it as it is said, and the script of before is none to say anything of.
+    assert (await change(ann, tags={"a": "1"})).remarks == (said,)
+    assert (await change(ann, previous_user_data=True)).remarks == ()
 
 
 async def test_user_data_is_replaced_and_can_be_changed_back(ann, node):

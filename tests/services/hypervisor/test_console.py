@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import msgspec
 import pytest
 from aiohttp import WSMsgType
+from msgspec.structs import replace
 
 from atoll.api import hypervisor as api
 from atoll.api.hypervisor import Attach

@@ -73,14 +73,17 @@ async def test_no_route_that_changes_something_takes_a_form(
 async def test_what_changes_something_is_no_get(node) -> None:
     """A link or an image of another site can send one, and older browsers do not say so."""
     reads = {route.name.partition(".")[2] for route in ROUTES if route.verb == "GET"}
-    assert reads <= {"show", "list", "log", "user-data", "console", "vnc", "metrics", "utilisation", "query"}
+    sockets = {"console", "vnc", "exec", "forward"}
+    others = {"show", "list", "log", "user-data", "metrics", "utilisation", "query", "history"}
+    assert reads <= sockets | others
 
 
+@pytest.mark.parametrize("path", ["/v1/vms/web/console", "/v1/vms/web/exec"])
 @pytest.mark.parametrize("headers", FOREIGN.values(), ids=FOREIGN)
-async def test_no_socket_opens_for_another_site(ann, session, headers: dict[str, str]) -> None:
+async def test_no_socket_opens_for_another_site(ann, session, headers: dict[str, str], path: str) -> None:
     await ann.create("web")
     with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:
-        await session.ws_connect("/v1/vms/web/console", headers=headers)
+        await session.ws_connect(path, headers=headers)
     assert refusal.value.status == 403
-    async with session.ws_connect("/v1/vms/web/console") as socket:
+    async with session.ws_connect(path) as socket:
         assert not socket.closed

@@ -127,7 +127,7 @@ async def test_a_guest_that_powers_off_is_stopped_and_stays_so(ann, node, until)
     await node.driver.guest_powers_off(node.machine(vm))
     await until(lambda: node.service.vms.show("web").state is VmState.STOPPED)
     assert (await ann.show("web")).reason == "the guest powered off"
-    assert node.network.plugged == set()
+    await until(lambda: not node.network.plugged)  # its end is noted first
     await node.restart(reboot=True)
     assert node.service.vms.show("web").state is VmState.STOPPED
 

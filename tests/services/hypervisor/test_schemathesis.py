@@ -11,6 +11,7 @@ import schemathesis
 from schemathesis.engine import events, from_schema
 
 from atoll.api import hypervisor as api
+from atoll.api.observing import HISTORY
 from atoll.api.route import Socket
 
 SEED = 6976
@@ -43,7 +44,7 @@ def _brief() -> Iterator[None]:
     """Streams without end and long waits are good requests too; they are asked for in their short form."""
 
     def be_brief(context: Any, case: Any, kwargs: Any) -> None:
-        endless = case.operation.path in (api.EVENTS.path, api.LEASE_LIST.path)
+        endless = case.operation.path in (api.EVENTS.path, api.LEASE_LIST.path, HISTORY.path)
         if endless and str(case.query.get("follow", True)).lower() in ("true", "1"):
             case.query["follow"] = "false"
         wait = case.body.get("wait", case.body) if isinstance(case.body, dict) else None

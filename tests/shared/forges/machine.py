@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from typing import Any
 
 from forges.forge import Forge
@@ -60,6 +61,28 @@ class LineForge(Forge):
             case 6:
                 return pick.choice(TERMINAL) + word + b"\n"
         return self.noise(4000)
+
+
+class HandsForge(Forge):
+    """The port over which commands are run: frames of sessions that there are, and of those that there are not."""
+
+    KINDS = (*(16, 17, 18, 19) * 20, *range(20), 255)
+
+    def greeting(self, nonce: bytes) -> bytes:
+        """Right, most of the time."""
+        sound = struct.pack("!BBHI", 1, 0, 0, len(nonce)) + nonce
+        return (
+            self.noise(300) + sound if self.one_in(3) else sound if not self.one_in(10) else self.worn(sound)
+        )
+
+    def said(self) -> bytes:
+        pick = self.random
+        data = pick.choice((b"", pick.randbytes(4), self.noise(2000), pick.choice(TERMINAL)))
+        size = pick.choice((len(data),) * 60 + (pick.getrandbits(32), 32768, 32769))
+        head = struct.pack(
+            "!BBHI", pick.choice(self.KINDS), self.one_in(30), pick.choice((1, 1, 1, 0, 2)), size
+        )
+        return self.worn(head + data) if self.one_in(20) else head + data
 
 
 class MonitorForge(Forge):

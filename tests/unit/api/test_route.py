@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.api import changes, hypervisor, observing, volumes
+from atoll.api import changes, forwards, hands, hypervisor, observing, quotas, volumes
 from atoll.api import given as given_routes
 from atoll.api.access import Access
 from atoll.api.route import NOTHING, Route, Unary
@@ -15,7 +15,7 @@ ROUTES = hypervisor.ROUTES
 
 
 def test_every_declared_route_is_in_the_list():
-    modules = (hypervisor, changes, given_routes, volumes, observing)
+    modules = (hypervisor, changes, given_routes, volumes, hands, forwards, observing, quotas)
     declared = {
         value.name for module in modules for value in vars(module).values() if isinstance(value, Route)
     }
@@ -31,7 +31,7 @@ def test_only_health_is_public():
     assert [route.name for route in ROUTES if route.access is Access.PUBLIC] == ["health.show"]
 
 
-READS = {"show", "list", "log", "user-data", "console", "vnc"}
+READS = {"show", "list", "log", "user-data", "console", "vnc", "exec", "forward", "history"}
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)

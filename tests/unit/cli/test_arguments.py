@@ -9,6 +9,7 @@ from atoll.cli.arguments import (
     noun_of,
     parse_duration_s,
     parse_tags,
+    plain_mac,
     top_parser,
 )
 from atoll.cli.main import NOUNS
@@ -78,6 +79,7 @@ def test_global_options_may_stand_anywhere_and_the_last_counts(argv):
          "dog bark: the following arguments are required: name", "see: atoll dog bark --help"),
         (["dog", "bark", "rex", "--di", "/x"],
          "dog bark: option '--di': there is none of that name", "did you mean --dir?"),
+        (["dog", "ls"], "dog: verb 'ls': there is none of that name", "one of: bark"),
         (["dog", "bark", "rex", "max"],
          "dog bark: unrecognized arguments: max", "see: atoll dog bark --help"),
     ],
@@ -93,17 +95,47 @@ def test_help_names_every_noun_with_its_summary():
     assert "  dog         man's friend\n  cat         its own\n" in text
 
 
+def test_help_fits_80_columns():
+    assert max(map(len, help_text(NOUNS).splitlines())) <= 80
+
+
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("0.5s", 0.5), ("15m", 900), ("24h", 86400), ("30d", 2592000)]
+    ("text", "seconds"),
+    [
+        *(("90s", 90), ("0.5s", 0.5), ("15m", 900), ("24h", 86400), ("30d", 2592000), ("2H", 7200), ("0", 0)),
+        *(("1h30m", 5400), ("500ms", 0.5), ("2w", 1209600)),
+    ],
 )
 def test_durations_have_units(text, seconds):
     assert parse_duration_s("timeout", text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "1e3", "inf", "nan", "1 h", "1w", "9" * 20, "1.", "\u0663"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "-1", "1e3", "inf", "nan", "1 h", "1y", "9" * 20, "1.", "\u0663", "h", "5"]
+)
 def test_other_durations_are_refused(text):
     with pytest.raises(Invalid, match="timeout"):
         parse_duration_s("timeout", text)
+
+
+@pytest.mark.parametrize("text", ["90", "1.5"])
+def test_a_duration_without_a_unit_is_refused_with_what_it_may_mean(text):
+    with pytest.raises(Invalid, match="has no unit") as refusal:
+        parse_duration_s("timeout", text)
+    assert refusal.value.hint == f"write {text}s or {text}m"
+
+
+@pytest.mark.parametrize(
+    ("text", "mac"),
+    [
+        ("52:54:0A:01:02:Ff", "52:54:0a:01:02:ff"),
+        ("52-54-0a-01-02-03", "52:54:0a:01:02:03"),
+        ("10.0.0.1-10.0.0.9", "10.0.0.1-10.0.0.9"),
+        ("52:54", "52:54"),
+    ],
+)
+def test_macs_in_any_case(text, mac):
+    assert plain_mac(text) == mac
 
 
 def test_a_tag_may_be_empty_and_may_contain_an_equals_sign():

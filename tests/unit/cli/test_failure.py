@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import http.client
 import signal
 import ssl
 
@@ -29,8 +28,6 @@ from atoll.errors import AtollError, NotFound
         (errors.Unreachable("x"), 7),
         (errors.TimedOut("x"), 8),
         (ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]"), 5),
-        (http.client.IncompleteRead(b""), 7),
-        (http.client.RemoteDisconnected("gone"), 7),
         (ConnectionResetError("reset"), 7),
         (msgspec.ValidationError("Expected `int`"), 1),
         (PermissionError(13, "Permission denied", "/x"), 1),

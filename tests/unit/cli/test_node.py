@@ -4,7 +4,7 @@ import pytest
 
 from atoll.api.given import ChangeSubnet
 from atoll.cli.main import parser_for
-from atoll.cli.node import change_of, confinements, parse_addresses, subnet_of
+from atoll.cli.node import change_of, confinements, parse_addresses, show_free, subnet_of
 from atoll.errors import Invalid
 from atoll.model.network import Address, Subnet
 from atoll.model.node import DriverInfo
@@ -30,7 +30,6 @@ def test_addresses_may_be_single_ranges_and_pairs():
         ["10.0.0.1-10.0.0.2", "52:54:00:00:00:01"],
         ["10.0.0.1", "52:54:00:00:00:01", "52:54:00:00:00:02"],
         ["10.0.0.1", "53:54:00:00:00:01"],
-        ["10.0.0.1", "52:54:0A:00:00:01"],
         ["10.0.0.1", "10.0.0.1"],
     ],
 )
@@ -83,3 +82,9 @@ def test_confinement_is_told_in_one_line_for_each_way():
         ("lxc", "user", "its own"),
         ("lxc", "seccomp", "on"),
     ]
+
+
+def test_more_that_is_promised_than_there_is_is_said():
+    assert show_free(str, 1, 4) == "1 of 4 free"
+    assert show_free(str, 0, 4) == "0 of 4 free"
+    assert show_free(str, -3, 4) == "none of 4 free, 3 too much promised"

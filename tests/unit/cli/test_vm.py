@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import io
 from datetime import UTC, datetime, timedelta
 
@@ -10,12 +9,11 @@ import pytest
 from atoll.api.hypervisor import Progress as Stage
 from atoll.api.route import Done
 from atoll.cli.output import Style, render_list, render_one
-from atoll.cli.progress import Progress
-from atoll.cli.vm import each, follow
-from atoll.cli.vm_request import check_ref
+from atoll.cli.progress import Progress, follow
+from atoll.cli.vm_ref import check_ref
 from atoll.cli.vm_view import vm_view
-from atoll.errors import Denied, Invalid, NotFound, Unreachable
-from atoll.model.vm import VM, VmState
+from atoll.errors import Invalid, Unreachable
+from atoll.model.vm import VM, ConsoleKind, MachineType, Running, VmState
 
 NOW = datetime(2024, 5, 1, 12, 3, tzinfo=UTC)
 WEB = msgspec.convert(
@@ -32,9 +30,64 @@ WEB = msgspec.convert(
 
 def test_the_table_of_vms():
     assert render_list(vm_view(NOW), [WEB], Style()).splitlines() == [
-        "NAME          IP             STATE     IMAGE      CPUS  MEMORY    READY           AGE",
-        "web           10.213.0.5     running   appliance  0.25  128 MiB   dhcp 1.50s      3m",
+        "NAME  IP          STATE    OWNERS            IMAGE      CPUS  MEMORY   AGE",
+        "web   10.213.0.5  running  admin, group ops  appliance  0.25  128 MiB  3m",
     ]
+
+
+MANY = [
+    msgspec.structs.replace(
+        WEB,
+        name=f"web-frontend-{number}",
+        ip=f"192.168.{number}.200",
+        state=state,
+        owner_users=("alexandra",),
+    )
+    for number, state in enumerate(VmState)
+]
+
+
+@pytest.mark.parametrize(
+    ("width", "header"),
+    [
+        (100, "NAME IP STATE OWNERS IMAGE CPUS MEMORY AGE"),
+        (80, "NAME IP STATE OWNERS MEMORY AGE"),
+        (60, "NAME IP STATE"),
+        (20, "NAME"),
+    ],
+)
+def test_a_narrow_terminal_has_the_columns_that_matter_most(width: int, header: str):
+    lines = render_list(vm_view(NOW), MANY, Style(width=width)).splitlines()
+    assert lines[0].split() == header.split()
+    assert max(map(len, lines)) <= width
+
+
+def test_ordinary_vms_fit_80_columns_whole():
+    lines = render_list(vm_view(NOW), [WEB], Style(width=80)).splitlines()
+    assert lines[0].split() == ["NAME", "IP", "STATE", "OWNERS", "IMAGE", "CPUS", "MEMORY", "AGE"]
+
+
+@pytest.mark.parametrize("width", [120, 160, 200])
+def test_wide_fits_a_wide_screen(width: int):
+    lines = render_list(vm_view(NOW), MANY, Style(format="wide", width=width)).splitlines()
+    assert max(map(len, lines)) <= width
+    assert "KIND" in lines[0]
+
+
+@pytest.mark.parametrize("state", VmState)
+def test_a_vm_that_is_down_shows_no_readiness(state: VmState):
+    vm = msgspec.structs.replace(WEB, state=state)
+    fields = dict(line.split(None, 1) for line in render_one(vm_view(NOW), vm, Style()).splitlines())
+    is_up = state in (VmState.RUNNING, VmState.STARTING)
+    assert fields["ready"] == ("dhcp 1.50s" if is_up else "-")
+    assert (fields["stages"] != "-") == is_up
+
+
+def test_what_waits_for_the_next_start_is_shown_beside_what_runs():
+    running = Running(128, 1, MachineType.AUTO, ConsoleKind.SERIAL, ())
+    vm = msgspec.structs.replace(WEB, memory_mib=512, pending=("memory_mib", "volumes"), running=running)
+    fields = dict(line.split(None, 1) for line in render_one(vm_view(NOW), vm, Style()).splitlines())
+    assert fields["at-next-start"] == "memory 128 MiB → 512 MiB, volumes"
 
 
 def test_a_vm_shows_all_its_fields():
@@ -68,29 +121,6 @@ def test_a_stream_is_followed_to_its_vm():
 def test_a_stream_without_a_result_is_a_broken_connection():
     with pytest.raises(Unreachable), Progress("web", File()) as progress:
         follow(iter([Stage("address", 0.01, WEB.ip)]), progress)
-
-
-def test_all_are_acted_on_and_the_first_failure_counts(capsys):
-    done = []
-
-    def act(ref: str) -> None:
-        if ref == "b":
-            raise Denied("b is not yours")
-        if ref == "c":
-            raise NotFound("no c")
-        done.append(ref)
-
-    assert each(argparse.Namespace(), ["a", "b", "c", "d"], act) == 5
-    assert done == ["a", "d"]
-    assert capsys.readouterr().err == "atoll: b is not yours\natoll: no c\n"
-
-
-def test_a_reader_that_has_gone_ends_the_work():
-    def act(ref: str) -> None:
-        raise BrokenPipeError
-
-    with pytest.raises(BrokenPipeError):
-        each(argparse.Namespace(), ["a"], act)
 
 
 @pytest.mark.parametrize("ref", ["web", "10.0.0.1", "a-b"])

@@ -3,14 +3,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.shared.samples import a_vm
 
 from atoll.api.changes import ChangeVm
 from atoll.cli.main import parser_for
-from atoll.cli.vm_change import change_request
+from atoll.cli.vm_change import change_request, changes_text
 from atoll.cli.vm_policies import parse_volume
 from atoll.errors import AtollError, Invalid, Malformed
 from atoll.model.hardware import Netboot, Watchdog, WatchdogAction
-from atoll.model.vm import ConsoleKind, MachineType, RestartPolicy
+from atoll.model.vm import ConsoleKind, MachineType, RestartPolicy, Running, VmState
 from atoll.model.volume import DiskInterface, FileSystem, VolumeFormat, VolumeSpec, VolumeType
 
 NOW = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -99,3 +100,43 @@ def test_a_volume_is_written_as_its_settings():
 def test_a_volume_that_makes_no_sense_is_refused(text: str, says: str):
     with pytest.raises(AtollError, match=says):
         parse_volume(text)
+
+
+def changed(**fields) -> list[str]:
+    return changes_text(a_vm(), a_vm(**fields))
+
+
+def test_what_runs_and_what_waits_is_told_apart():
+    running = Running(128, 1, MachineType.AUTO, ConsoleKind.SERIAL, ())
+    waits = {
+        "memory_mib": 256,
+        "console": ConsoleKind.VNC,
+        "pending": ("memory_mib", "console"),
+        "running": running,
+    }
+    assert changed(**waits, tags={"tier": "front"}) == [
+        "web: tags - → tier=front",
+        "web: at its next start: memory 128 MiB → 256 MiB",
+        "web: at its next start: console serial → vnc",
+        "web: runs on as it was until then: atoll vm reboot web",
+    ]
+
+
+def test_what_took_hold_at_once_waits_for_nothing():
+    assert changed(memory_mib=256, milli_cpus=500) == [
+        "web: cpus 0.25 → 0.5",
+        "web: memory 128 MiB → 256 MiB",
+    ]
+
+
+def test_a_name_that_waits_for_the_guest_says_so():
+    assert changed(name="db") == [
+        "db: name web → db",
+        "db: its guest learns its name with its next lease, or when it starts again",
+    ]
+    down = {"state": VmState.STOPPED}
+    assert changes_text(a_vm(**down), a_vm(**down, name="db")) == ["db: name web → db"]
+
+
+def test_a_change_that_changes_nothing_says_so():
+    assert changed() == ["web: is so already"]

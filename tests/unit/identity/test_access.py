@@ -1,10 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
 
 from atoll.api.access import Access
 from atoll.errors import Denied, Unauthenticated
-from atoll.identity.access import Operators, check_owner, check_owners_given, check_route, check_subnet
+from atoll.identity.access import (
+    Operators,
+    check_owner,
+    check_owners_given,
+    check_route,
+    check_subnet,
+    operates,
+)
 from atoll.model.identity import Identity
 from atoll.model.network import Subnet
 from samples import a_vm
@@ -107,3 +119,56 @@ def test_a_vm_is_not_made_in_the_name_of_others():
         check_owners_given(ANN, ("bob",), NODE)
     with pytest.raises(Denied):
         check_owners_given(OPS, ("bob",))
+
+
+# --- limits
+
+patterns = st.frozensets(
+    st.sampled_from(["*", "vm.*", "vm.list", "vm.destroy", "node.*", "node.drain", "volume.add", "x.y"])
+)
+identities = st.builds(
+    Identity,
+    st.sampled_from(["ann", "bob", "root"]),
+    st.frozensets(st.sampled_from(["ops", "web"])),
+    patterns,
+)
+called = st.sampled_from(["vm.list", "vm.destroy", "node.drain", "node.show", "volume.add"])
+
+
+def may(check: Callable[[], None]) -> bool:
+    try:
+        check()
+    except Denied:
+        return False
+    return True
+
+
+@given(identities, patterns, called, st.sampled_from([a for a in Access if a is not Access.PUBLIC]))
+def test_a_certificate_with_a_limit_never_may_do_more_than_the_same_without(
+    without: Identity, limit: frozenset[str], method: str, access: Access
+):
+    with_limit = structs.replace(without, limit=limit)
+    inside = bool(limit & {method, f"{method.split('.')[0]}.*", "*"})
+    for asked in (
+        lambda who: may(lambda: check_route(access, method, who, NODE)),
+        lambda who: may(lambda: check_owner(who, method, DB, NODE)),
+        lambda who: operates(who, method, NODE),
+        lambda who: who.may_call(method),
+    ):
+        assert asked(with_limit) == (asked(without) and inside)
+
+
+def test_a_limit_denies_an_owner_and_an_operator_and_says_what_would_be_needed():
+    script = Identity("root", limit=frozenset({"vm.list", "vm.show"}))
+    with pytest.raises(Denied) as caught:
+        check_route(Access.OWNER, "vm.destroy", script, NODE)
+    assert caught.value.brief == (
+        "root may not call vm.destroy: the certificate is limited to vm.list, vm.show"
+    )
+    assert "--limit 'vm.list vm.show vm.destroy'" in caught.value.hint
+    check_route(Access.AUTHENTICATED, "vm.list", script, NODE)
+
+
+def test_an_empty_limit_denies_all():
+    with pytest.raises(Denied, match="limited to nothing"):
+        check_route(Access.AUTHENTICATED, "vm.list", Identity("root", limit=frozenset()), NODE)

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from atoll.errors import Invalid, Malformed
 from atoll.identity import extensions
-from atoll.identity.extensions import decode_groups, decode_methods, encode_groups, encode_methods
+from atoll.identity.extensions import (
+    decode_groups,
+    decode_limit,
+    decode_methods,
+    encode_groups,
+    encode_limit,
+    encode_methods,
+)
 
 # What Go's asn1.Marshal([]string{"ops", "web_team"}) writes: '_' is not in the alphabet of PrintableString.
 FROM_GO = bytes.fromhex("300f" + "1303" + b"ops".hex() + "0c08" + b"web_team".hex())
@@ -139,3 +146,14 @@ def test_thirty_thousand_random_and_mutated_blobs_give_names_or_our_error():
 def test_any_bytes_give_names_or_our_error(blob: bytes):
     with contextlib.suppress(Malformed):
         assert all(decode_groups(blob))
+
+
+@given(methods)
+def test_a_limit_survives_the_round_trip_an_empty_one_too(names: frozenset[str]):
+    assert decode_limit(encode_limit("*.*" if name == "*" else name for name in names)) == names
+
+
+@pytest.mark.parametrize("value", [b"", b"\x30\x01", bytes.fromhex("3004" + "1302" + b"vm".hex())])
+def test_a_limit_that_cannot_be_read_is_an_error_and_not_the_absence_of_one(value: bytes):
+    with pytest.raises(Malformed):
+        decode_limit(value)

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from atoll.errors import Unauthenticated
-from atoll.identity import certificates
+from atoll.identity import certificates, extensions
 from atoll.identity.certificates import make_key
 from atoll.identity.claims import Claims, server_claims, service_claims, user_claims
 from atoll.identity.peer import NothingRevoked, PeerReader
@@ -168,3 +168,47 @@ def test_a_caller_who_comes_again_is_not_read_again():
     peers = reader()
     der = leaf(user_claims("ann"))
     assert peers.identity(der, NOW) is peers.identity(bytes(bytearray(der)), NOW)
+
+
+# --- limits, and other critical extensions
+
+
+def extension(oid: str, value: bytes, *, critical: bool) -> bytes:
+    builder = x509.CertificateBuilder(
+        issuer_name=CA.subject,
+        subject_name=x509.Name([cn("ann")]),
+        public_key=KEY.public_key(),
+        serial_number=5,
+        not_valid_before=NOW,
+        not_valid_after=NOW + DAY,
+    )
+    found = x509.UnrecognizedExtension(x509.ObjectIdentifier(oid), value)
+    made = builder.add_extension(found, critical=critical).sign(CA_KEY, hashes.SHA256())
+    return made.public_bytes(Encoding.DER)
+
+
+def test_a_limit_is_read():
+    der = leaf(user_claims("ann", (), ("vm.*",), ("vm.list",)))
+    assert reader().identity(der, NOW).limit == frozenset({"vm.list"})
+    assert reader().identity(leaf(user_claims("ann")), NOW).limit is None
+
+
+@pytest.mark.parametrize("critical", [True, False])
+def test_a_limit_holds_whether_its_issuer_marked_it_critical_or_not(critical: bool):
+    value = extensions.encode_limit(["vm.list"])
+    der = extension(extensions.LIMIT_OID, value, critical=critical)
+    assert reader().identity(der, NOW).limit == frozenset({"vm.list"})
+
+
+def test_an_empty_limit_of_another_issuer_is_a_limit():
+    der = extension(extensions.LIMIT_OID, b"\x30\x00", critical=True)
+    assert reader().identity(der, NOW).limit == frozenset()
+
+
+def test_a_limit_that_cannot_be_read_refuses_the_certificate():
+    assert "unusable" in refusal(extension(extensions.LIMIT_OID, b"\x04\x00", critical=True)).brief
+
+
+def test_a_critical_extension_that_is_not_understood_refuses_the_certificate():
+    assert "1.2.3.4 is critical" in refusal(extension("1.2.3.4", b"\x05\x00", critical=True)).brief
+    assert reader().identity(extension("1.2.3.4", b"\x05\x00", critical=False), NOW).user == "ann"

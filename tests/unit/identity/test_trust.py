@@ -5,9 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+from msgspec import structs
 
 from atoll.errors import Malformed
+from atoll.identity.certificates import make_key
 from atoll.identity.trust import Ca, as_ca, find_chain, read_cas
 from hierarchy import DAY, OrgCa
 
@@ -92,3 +97,20 @@ def test_a_bundle_holds_nothing_but_cas():
     with pytest.raises(Malformed):
         read_cas(b"rubbish")
     assert len(read_cas(ROOT.pem + USERS.pem + ROOT.pem)) == 2
+
+
+def test_a_ca_with_a_critical_extension_that_is_not_understood_is_no_way_up():
+    strange = structs.replace(as_ca(USERS.certificate), not_understood="1.2.3.4")
+    assert find_chain(ANN.certificate, [strange, *ca(ROOT)]) is None
+    assert find_chain(ANN.certificate, [strange, *ca(ROOT, USERS)]) is not None
+
+
+def test_what_is_critical_in_a_ca_is_read():
+    odd = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\x05\x00")
+    key = make_key()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Odd")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, NOW, NOW + DAY)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    made = builder.add_extension(odd, critical=True).sign(key, hashes.SHA256())
+    assert as_ca(made).not_understood == "1.2.3.4"
+    assert as_ca(ROOT.certificate).not_understood == ""

@@ -9,7 +9,7 @@ from atoll.errors import Invalid, NoCapacity
 from atoll.model.node import Capacity, Overcommit
 from atoll.model.vm import VM, ConsoleKind, MachineType, Running, VmState
 from atoll.model.volume import Volume, VolumeFormat, VolumeType
-from atoll.plan.capacity import check_fits, check_grows, demand, free, promised
+from atoll.plan.capacity import Promised, at_most, check_fits, check_grows, demand, free, overcommitted
 from samples import a_vm
 
 AMOUNTS = st.integers(0, 1 << 20)
@@ -75,15 +75,45 @@ def test_a_volume_in_memory_counts_as_memory_and_a_machine_as_what_it_has():
 
 def test_a_change_that_asks_for_no_more_fits_on_a_node_that_is_too_full():
     full = Capacity(100, 100, 0)
-    check_grows(vm(250, 64), vm(250, 128), full, [vm(250, 128)], "changing")
+    check_grows(vm(250, 64), vm(250, 128), Promised(full), [vm(250, 128)], "changing")
     with pytest.raises(NoCapacity, match="changing: not enough left: memory 1 MiB of 0 MiB free"):
-        check_grows(vm(250, 129), vm(250, 128), full, [vm(250, 128)], "changing")
+        check_grows(vm(250, 129), vm(250, 128), Promised(full), [vm(250, 128)], "changing")
 
 
 def test_more_than_there_is_is_promised_only_where_that_is_allowed():
-    assert promised(2, 1000, 50, Overcommit()) == Capacity(2000, 1000, 50)
-    assert promised(2, 1000, 50, Overcommit(cpus=4, memory=1.5)) == Capacity(8000, 1500, 50)
-    assert promised(2, -5, 0, Overcommit()).memory_mib == 0
+    assert overcommitted(Capacity(2000, 1000, 50), Overcommit()) == Capacity(2000, 1000, 50)
+    assert overcommitted(Capacity(2000, 1000, 50), Overcommit(cpus=4, memory=1.5)) == Capacity(8000, 1500, 50)
+    assert overcommitted(Capacity(2000, -5, 0), Overcommit()).memory_mib == 0
     for ratio in (0.5, 65, float("nan")):
         with pytest.raises(Invalid, match="overcommit cpus"):
             Overcommit(cpus=ratio)
+
+
+def test_a_refusal_for_cpus_names_the_over_commit_and_how_much_of_it_would_do():
+    promised = Promised(Capacity(3000, 1000, 0), Overcommit(cpus=1.5))
+    with pytest.raises(NoCapacity) as caught:
+        check_fits(Capacity(1500, 0, 0), Capacity(250, 0, 0), "creating a VM on n1", promised)
+    assert "CPUs may be promised 1.5 times" in caught.value.hint
+    assert caught.value.hint.endswith("atoll node change --cpu-overcommit 2.2")
+    assert "stopped count too" in caught.value.hint
+
+
+@given(st.integers(1, 64_000), st.integers(0, 64_000), st.sampled_from([1.0, 1.5, 4.0]), st.integers(1, 8))
+def test_the_over_commit_that_a_refusal_names_is_enough(asked: int, used: int, ratio: float, cores: int):
+    there = Capacity(cores * 1000, 1000, 0)
+    total = overcommitted(there, Overcommit(cpus=ratio))
+    left = Capacity(total.milli_cpus - used, 1000, 0)
+    try:
+        check_fits(Capacity(asked, 0, 0), left, "creating", Promised(total, Overcommit(cpus=ratio)))
+    except NoCapacity as refusal:
+        if "--cpu-overcommit " in refusal.hint:
+            named = float(refusal.hint.rpartition(" ")[2])
+            after = overcommitted(there, Overcommit(cpus=named))
+            check_fits(Capacity(asked, 0, 0), Capacity(after.milli_cpus - used, 0, 0), "creating")
+
+
+def test_a_vm_whose_owners_change_counts_for_all_of_them_meanwhile():
+    now, coming = a_vm(owner_users=("ann",), owner_groups=("web",)), a_vm(owner_users=("bob",))
+    both = at_most(now, coming)
+    assert set(both.owner_users) == {"ann", "bob"}
+    assert both.owner_groups == ("web",)

@@ -19,7 +19,7 @@ from atoll.api.client import Client
 from atoll.api.hypervisor import NODE_ADD_ADDRESS, NODE_ADD_SUBNET, NODE_SHOW, PORT, AddAddress
 from atoll.cli.cloud import agent, keeper, kinds, stores, wires
 from atoll.cli.cloud.layout import Cloud, Paths, plan, pool_for
-from atoll.errors import Conflict, Denied, HostFailure, NotFound
+from atoll.errors import Conflict, Denied, HostFailure, Unreachable
 from atoll.identity import store, tls
 from atoll.identity.authority import Authority
 from atoll.identity.claims import server_claims, user_claims
@@ -135,7 +135,7 @@ def load(paths: Paths) -> Cloud:
     try:
         return msgspec.json.decode(paths.cloud.read_bytes(), type=Cloud)
     except FileNotFoundError:
-        raise NotFound(f"no cloud in {paths.directory}", hint="start one with: atoll up") from None
+        raise Unreachable(f"no cloud in {paths.directory}", hint="start one with: atoll up") from None
     except PermissionError:
         raise Denied(
             f"reading {paths.cloud}: permission denied", hint="it belongs to root: use sudo"

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from atoll.errors import HostFailure
+from atoll.model.command import Command, Size
 from atoll.model.hardware import BootFrom, Watchdog, WatchdogAction
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
@@ -190,6 +191,65 @@ class HasConsole(Protocol):
     async def console(self, machine: Machine) -> Console: ...
 
 
+class Output(Struct, frozen=True):
+    """Something that a command wrote."""
+
+    stream: int
+    """1: standard output, or its terminal; 2: standard error."""
+    data: bytes
+
+
+class Process(Protocol):
+    """A command that runs in a guest."""
+
+    async def read(self) -> Output | int:
+        """What it wrote next, as it comes; at the end its exit status, 128 and its number for a signal.
+
+        Nothing more is taken from the guest than is read here. Conflict when the machine has stopped.
+        """
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """To its standard input; returns when the guest has taken it. One that reads no more is fine."""
+        ...
+
+    async def end_input(self) -> None:
+        """It reads the end of its standard input. On a terminal, what Ctrl-D means there."""
+        ...
+
+    async def resize(self, size: Size) -> None: ...
+
+    async def send_signal(self, number: int) -> None:
+        """To it and to what is in its process group, where the kind can. Gone is fine."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of it. One that still runs is sent SIGHUP, and SIGKILL when that does not end it soon."""
+        ...
+
+
+HANG_UP_S = 2.0
+"""How long a command that is let go of has between SIGHUP and SIGKILL."""
+
+
+@runtime_checkable
+class CanExec(Protocol):
+    """Commands can be run in guests, whether these have a network or not."""
+
+    @property
+    def needs_agent(self) -> bool:
+        """Only in guests of images that have our agent in them."""
+        ...
+
+    async def exec(self, machine: Machine, command: Command) -> Process:
+        """Run a command in a machine. Conflict when that cannot be: it does not run, or its guest has no agent.
+
+        A program that is not there ends with 127, one that cannot be run with 126; then it says why on stream 2.
+        An agent that ends takes its commands with it, where the kind can see to that.
+        """
+        ...
+
+
 @runtime_checkable
 class LimitsLog(Protocol):
     """The kernel holds `console.log` to a size, whether an agent runs or not."""
@@ -353,6 +413,7 @@ class CanRehearse(CanFork, Protocol):
 
 CAPABILITIES: dict[str, type] = {
     "console": HasConsole,
+    "exec": CanExec,
     "display": HasDisplay,
     "hardware": HasHardware,
     "disks": CanHotplug,

@@ -26,8 +26,10 @@ from atoll.drivers.machine.base import (
     Seen,
     capabilities_of,
 )
+from atoll.drivers.machine.sim_exec import SimProcess
 from atoll.drivers.machine.sim_screen import SimScreen
 from atoll.errors import AtollError, Conflict, HostFailure
+from atoll.model.command import Command
 from atoll.model.hardware import Watchdog
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
@@ -36,7 +38,7 @@ from atoll.system import aside, files
 from atoll.system.undo import Undo
 
 STEPS = (
-    *("start", "started", "power_down", "kill", "reset", "inspect", "console", "display"),
+    *("start", "started", "power_down", "kill", "reset", "inspect", "console", "display", "exec"),
     *("make_template", "load_template", "fork", "identify", "rehearse", "park"),
     *("attach", "detach", "resume"),
 )
@@ -140,6 +142,7 @@ class SimDriver:
         self._templates: set[Path] = set()
         self._consoles: dict[str, SimConsole] = {}
         self._screens: dict[str, list[SimScreen]] = {}
+        self._commands: dict[str, set[SimProcess]] = {}
 
     @property
     def name(self) -> str:
@@ -263,6 +266,22 @@ class SimDriver:
         self._screens.setdefault(machine.ip, []).append(screen)
         return screen
 
+    @property
+    def needs_agent(self) -> bool:
+        return True
+
+    async def exec(self, machine: Machine, command: Command) -> SimProcess:
+        self.faults.strike("exec", machine.ip)
+        self._running(machine, "running a command in it")
+        process = SimProcess(machine.name, command)
+        kept = {one for one in self._commands.get(machine.ip, ()) if one.running}
+        self._commands[machine.ip] = {*kept, process}
+        return process
+
+    def commands_of(self, machine: Machine) -> int:
+        """How many run."""
+        return sum(one.running for one in self._commands.get(machine.ip, ()))
+
     def watchdogs(self, machine_type: MachineType) -> tuple[Watchdog, ...]:
         return () if machine_type is MachineType.MICROVM else (Watchdog.I6300ESB,)
 
@@ -306,6 +325,8 @@ class SimDriver:
         self._watched.clear()
         for console in self._consoles.values():
             await console.close()
+        for command in [one for all_ in self._commands.values() for one in all_]:
+            await command.close()
 
     def guest_writes(self, machine: Machine, data: bytes) -> None:
         """Play the guest: it writes to its serial line."""
@@ -365,6 +386,8 @@ class SimDriver:
             await console.close()
         for screen in self._screens.pop(machine.ip, []):
             await screen.close()
+        for command in self._commands.pop(machine.ip, ()):
+            command.stop()
 
     def _running(self, machine: Machine, doing: str) -> Record:
         record = _read(machine)

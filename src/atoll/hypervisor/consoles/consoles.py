@@ -18,8 +18,8 @@ from atoll.api.route import ByteSocket
 from atoll.drivers.machine.base import Console
 from atoll.hypervisor.consoles.bootlog import BootLogs, Tail
 from atoll.hypervisor.consoles.keyboard import Keyboard, Seat
-from atoll.hypervisor.consoles.relay import until_one_ends
 from atoll.model.vm import VM
+from atoll.system.beside import until_one_ends
 
 FIRST_LOOK_S = 0.005
 LAST_LOOK_S = 0.5

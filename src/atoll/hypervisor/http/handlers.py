@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from msgspec import Struct
 from prometheus_client.metrics_core import Metric
 
+from atoll.api.hands import VM_EXEC
 from atoll.api.route import Bound
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.http.consoles import ConsoleHandlers
+from atoll.hypervisor.http.hands import HandsHandlers
 from atoll.hypervisor.http.node import NodeHandlers
 from atoll.hypervisor.http.observing import ObservingHandlers
+from atoll.hypervisor.http.quotas import QuotaHandlers
 from atoll.hypervisor.http.vms import VmHandlers
 from atoll.hypervisor.http.volumes import VolumeHandlers
 from atoll.hypervisor.service import Hypervisor
@@ -19,6 +23,7 @@ from atoll.hypervisor.utilisation import Meter
 from atoll.hypervisor.vms.records import Records
 from atoll.images.store import ImageStore
 from atoll.serving.audit import AuditLog, Auditor
+from atoll.serving.event_log import EventLog
 
 
 class Backstage(Struct, frozen=True):
@@ -29,6 +34,7 @@ class Backstage(Struct, frozen=True):
     logs: BootLogs
     meter: Meter
     audit: AuditLog
+    event_log: EventLog
     measured: Callable[[], Iterable[Metric]]
     """The metrics of the agent itself and of its network."""
 
@@ -40,10 +46,14 @@ class Handlers:
         )
         self._nouns = (
             NodeHandlers(service, backstage.images),
+            QuotaHandlers(service),
             VmHandlers(service, backstage.records),
             VolumeHandlers(service),
             ConsoleHandlers(service, backstage.logs),
-            ObservingHandlers(service, backstage.meter, backstage.audit, backstage.measured),
+            HandsHandlers(service, partial(self.auditor.told, VM_EXEC)),
+            ObservingHandlers(
+                service, backstage.meter, backstage.audit, backstage.event_log, backstage.measured
+            ),
         )
 
     def bound(self) -> tuple[Bound, ...]:

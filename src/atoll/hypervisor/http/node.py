@@ -9,7 +9,7 @@ from typing import Any
 from atoll import __version__
 from atoll.api import given
 from atoll.api import hypervisor as routes
-from atoll.api.given import ChangeSubnet, RemoveAddress, SetOwners
+from atoll.api.given import ChangeNode, ChangeSubnet, RemoveAddress, SetOwners
 from atoll.api.hypervisor import AddAddress, Follow, Health, InSubnet
 from atoll.api.openapi import document
 from atoll.api.route import Bound, Call, Done, bind, bind_stream
@@ -38,6 +38,7 @@ class NodeHandlers:
             bind(routes.NODE_UNDRAIN, self.undrain),
             bind(routes.NODE_ADD_SUBNET, self.add_subnet),
             bind(routes.NODE_ADD_ADDRESS, self.add_address),
+            bind(given.NODE_CHANGE, self.change),
             bind(given.NODE_REMOVE_ADDRESS, self.remove_address),
             bind(given.NODE_CHANGE_SUBNET, self.change_subnet),
             bind(given.NODE_REMOVE_SUBNET, self.remove_subnet),
@@ -55,6 +56,10 @@ class NodeHandlers:
         return self._document
 
     async def show(self, call: Call[None, None]) -> Node:
+        return self._service.node()
+
+    async def change(self, call: Call[ChangeNode, None]) -> Node:
+        await self._holdings.set_overcommit(call.body.changes)
         return self._service.node()
 
     async def drain(self, call: Call[None, None]) -> Node:

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
+from atoll.api.hypervisor import VmFilter
 from atoll.identity.access import Operators, operates
 from atoll.model.event import Event
 from atoll.model.identity import Identity
@@ -37,6 +38,22 @@ def seen_by(identity: Identity, method: str, operators: Operators) -> See:
         )
 
     return see
+
+
+def selected(vms: tuple[VM, ...], wanted: VmFilter, identity: Identity) -> tuple[VM, ...]:
+    """Those that are asked for."""
+    tags = wanted.wanted_tags().items()
+
+    def is_wanted(vm: VM) -> bool:
+        return (
+            (wanted.owner is None or wanted.owner in vm.owner_users)
+            and (not wanted.mine or identity.among(vm.owner_users, vm.owner_groups))
+            and (wanted.state is None or vm.state is wanted.state)
+            and (wanted.kind is None or vm.driver == wanted.kind)
+            and tags <= vm.tags.items()
+        )
+
+    return vms if wanted == VmFilter() else tuple(filter(is_wanted, vms))
 
 
 def without_secrets(vm: VM) -> VM:

@@ -9,11 +9,11 @@ from typing import Any
 from atoll.api import changes
 from atoll.api import hypervisor as routes
 from atoll.api.changes import ChangeVm
-from atoll.api.hypervisor import CreateVm, Progress, StopVm, Wait
+from atoll.api.hypervisor import CreateVm, Progress, StopVm, VmFilter, Wait
 from atoll.api.route import Bound, Call, Done, bind, bind_download, bind_stream
 from atoll.errors import NotFound
 from atoll.hypervisor.http.calls import permit_of, reference
-from atoll.hypervisor.http.views import seen_by
+from atoll.hypervisor.http.views import seen_by, selected
 from atoll.hypervisor.service import Hypervisor
 from atoll.hypervisor.vms.records import Records
 from atoll.model.vm import VM
@@ -40,14 +40,16 @@ class VmHandlers:
             bind(changes.VM_CHANGE, self.change),
             bind(changes.VM_BECOME_PRIMARY_OWNER, self.become_primary_owner),
             bind(changes.VM_ACKNOWLEDGE, self.acknowledge),
+            bind(changes.VM_ABANDON, self.abandon),
         )
 
-    async def list(self, call: Call[None, None]) -> tuple[VM, ...]:
+    async def list(self, call: Call[None, VmFilter]) -> tuple[VM, ...]:
         see = seen_by(call.identity, "vm.list", self._service.operators)
-        return see(self._service.vms.list())
+        return see(selected(self._service.vms.list(), call.query, call.identity))
 
     def create(self, call: Call[CreateVm, None]) -> Lines:
-        return self._shown("vm.create", call, self._service.creator.create(call.body, call.identity))
+        lines = self._service.creator.create(call.body, call.identity, call.notes.append)
+        return self._shown("vm.create", call, lines)
 
     async def show(self, call: Call[None, None]) -> VM:
         return self._seen("vm.show", call, self._service.vms.show(reference(call)))
@@ -95,3 +97,10 @@ class VmHandlers:
 
     async def acknowledge(self, call: Call[None, None]) -> VM:
         return await self._service.acknowledgements.take(permit_of(self._service, "vm.acknowledge", call))
+
+    async def abandon(self, call: Call[None, None]) -> None:
+        try:
+            permit = permit_of(self._service, "vm.abandon", call)
+        except NotFound:
+            return
+        await self._service.creator.abandon(permit, call.identity.user)

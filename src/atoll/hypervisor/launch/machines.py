@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -359,6 +360,10 @@ class Machines:
     async def answers(self, vm: VM, tcp_port: int) -> bool:
         """Whether its guest takes connections there, at its own address."""
         return await self._network.answers(self._ports(vm)[0], tcp_port)
+
+    async def connect(self, vm: VM, tcp_port: int) -> socket.socket:
+        """To its guest, at its own address."""
+        return await self._network.connect(self._ports(vm)[0], tcp_port)
 
     async def converses(self, vm: VM, tcp_port: int) -> bool:
         """Whether its guest answered as it will answer its users."""

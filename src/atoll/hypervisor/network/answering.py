@@ -1,4 +1,4 @@
-"""Whether a guest answers at one of its TCP ports, asked from the node or from the namespace of a bridge's servers.
+"""TCP ports of guests, from the node or from the namespace of a bridge's servers: whether one answers; connections.
 
 Effects: TCP connections to guests.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 
-from atoll.errors import AtollError
+from atoll.errors import AtollError, Conflict
 from atoll.model.network import METADATA_IP
 from atoll.system import aside, namespaces
 
 ATTEMPT_S = 0.25
 CONVERSE_S = 1.0
+CONNECT_S = 10.0
 
 _IP_BIND_ADDRESS_NO_PORT = 24
 
@@ -29,6 +31,23 @@ async def answers(ip: str, port: int, namespace: str | None = None) -> bool:
         except (AtollError, OSError, TimeoutError):
             return False
         return True
+
+
+async def connected(ip: str, port: int, namespace: str | None = None) -> socket.socket:
+    """A connection to what listens there; Conflict when nothing does."""
+    with contextlib.ExitStack() as stack:
+        wire = await _socket(stack, namespace)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await asyncio.get_running_loop().sock_connect(wire, (ip, port))
+        except (OSError, TimeoutError) as error:
+            number = error.errno if isinstance(error, OSError) else None
+            why = os.strerror(number).lower() if number else f"no answer within {CONNECT_S:g} s"
+            raise Conflict(
+                f"port {port} of {ip}: {why}", hint="is there a program that listens, also at that address?"
+            ) from None
+        stack.pop_all()
+        return wire
 
 
 async def converses(ip: str, port: int, namespace: str | None = None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
@@ -61,6 +62,10 @@ class Network(Protocol):
 
     async def converses(self, port: Port, tcp_port: int) -> bool:
         """Whether it answers them too, as it would a browser."""
+        ...
+
+    async def connect(self, port: Port, tcp_port: int) -> socket.socket:
+        """A connection to the machine at this port; Conflict when it takes none."""
         ...
 
     async def sweep(self, vm_ips: Collection[str]) -> None:

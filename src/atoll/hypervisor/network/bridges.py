@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import socket
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
@@ -342,6 +343,9 @@ class Bridges:
 
     async def converses(self, port: Port, tcp_port: int) -> bool:
         return await answering.converses(port.nic.ip, tcp_port, self._asking_from(port.subnet))
+
+    async def connect(self, port: Port, tcp_port: int) -> socket.socket:
+        return await answering.connected(port.nic.ip, tcp_port, self._asking_from(port.subnet))
 
     def _asking_from(self, subnet: Subnet) -> str | None:
         """The namespace from which guests of a subnet are asked: the node's own (None) where it is their router.

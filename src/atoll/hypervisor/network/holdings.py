@@ -18,8 +18,10 @@ from atoll.hypervisor.network.leases import Leases
 from atoll.model.lease import Reservation
 from atoll.model.network import Address, Subnet
 from atoll.model.node import Pool
+from atoll.model.quota import Holder, Limits, Quotas
 from atoll.model.vm import VM, VmNic
 from atoll.plan.addresses import Given, Place, free_addresses
+from atoll.plan.quotas import limits_of, with_limits, without_limits
 from atoll.serving.signals import Signal
 from atoll.system import clock, steps
 
@@ -172,6 +174,31 @@ class Holdings:
         """Who operates the node, beside those that its configuration names."""
         async with self._lock:
             await self._keep(structs.replace(self.given, owner_users=users, owner_groups=groups))
+
+    async def set_quota(self, holder: Holder, change: Callable[[Limits], Limits]) -> None:
+        """What they have, they keep; what they ask for from now on is measured by it.
+
+        The first quota of a user's own begins as the default that they had.
+        """
+        async with self._lock:
+            quotas = self.given.quotas
+            limits = change(limits_of(holder, quotas)[0] or Limits())
+            await self._keep_quotas(with_limits(quotas, holder, limits))
+
+    async def delete_quota(self, holder: Holder) -> None:
+        """Already gone is success."""
+        async with self._lock:
+            await self._keep_quotas(without_limits(self.given.quotas, holder))
+
+    async def _keep_quotas(self, quotas: Quotas) -> None:
+        await self._keep(structs.replace(self.given, quotas=quotas))
+        steps.step("quota.recorded")
+
+    async def set_overcommit(self, changes: Mapping[str, float | None]) -> None:
+        """How often CPUs and memory may be promised. VMs that are there stay."""
+        async with self._lock:
+            await self._keep(structs.replace(self.given, **changes))
+            steps.step("node.changed")
 
     def _users(self, subnet_id: str) -> set[str]:
         """Who has an address in a subnet, by name."""

@@ -1,11 +1,13 @@
-"""A network without a host: what is plugged gets its lease and reads its metadata at once. No effects."""
+"""A network without a host: what is plugged gets its lease and reads its metadata at once. Connects to loopback."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Collection, Sequence
 
 from atoll.drivers.machine.base import Nic
+from atoll.hypervisor.network import answering
 from atoll.hypervisor.network.base import Port
 from atoll.model.network import Subnet
 from atoll.plan import firewall
@@ -46,6 +48,10 @@ class SimNetwork:
 
     async def converses(self, port: Port, tcp_port: int) -> bool:
         return tcp_port in self.open_ports
+
+    async def connect(self, port: Port, tcp_port: int) -> socket.socket:
+        """To whoever the test has listening on this machine at a port of this number."""
+        return await answering.connected("127.0.0.1", tcp_port)
 
     async def sweep(self, vm_ips: Collection[str]) -> None:
         known = {link: firewall.port_of(link) for link in self.plugged}

@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import UNSET, structs
 
 from atoll.api.changes import ChangeVm
-from atoll.errors import Conflict, Denied, Invalid
+from atoll.errors import Conflict, Denied, Invalid, NotFound
 from atoll.hypervisor.vms.creation import check_expiry, check_hardware, check_memory, check_screen
 from atoll.hypervisor.vms.permits import Permit
 from atoll.hypervisor.vms.room import Room
@@ -41,6 +41,7 @@ from atoll.model.vm import (
 from atoll.model.volume import Volume, check_interfaces
 from atoll.plan import capacity
 from atoll.plan.addresses import check_gives_key, choose, free_addresses, nic_of
+from atoll.plan.honours import check_honoured, remarks
 from atoll.system import aside, clock, steps
 
 _AS_GIVEN = (
@@ -86,7 +87,7 @@ class Changes:
     async def _change_live(self, vm: VM, change: ChangeVm, identity: Identity) -> VM:
         """Its memory is a limit. Less of it is taken first: a machine may need more. More is claimed first."""
         machines = self._bench.machines
-        new = plan_change(vm, change, identity, self._bench.room(), clock.now())
+        new = self._planned(vm, change, identity)
         if new.memory_mib >= vm.memory_mib:
             kept = await self._keep(vm, change, identity)
             if new.memory_mib > vm.memory_mib:
@@ -102,21 +103,41 @@ class Changes:
             raise
 
     async def _keep(self, vm: VM, change: ChangeVm, identity: Identity) -> VM:
-        plan_change(vm, change, identity, self._bench.room(), clock.now())
+        self._planned(vm, change, identity)
         if change.user_data is not UNSET and change.user_data:
             await self._bench.records.write_user_data(vm.ip, change.user_data)
             steps.step("change.user-data")
         # Again, and no await from the checks to the claim: nobody else gets what they find free.
-        new = plan_change(vm, change, identity, self._bench.room(), clock.now())
+        new = self._planned(vm, change, identity)
         if new.ip == vm.ip:
             return await self._take(vm, new)
         return await self._vms.move(vm, new, self._carry)
 
+    def _planned(self, vm: VM, change: ChangeVm, identity: Identity) -> VM:
+        new = plan_change(vm, change, identity, self._bench.room(), clock.now())
+        if vm.state is VmState.DAMAGED:  # its record says nothing of its image, and will not be written
+            return new
+        try:
+            image = self._bench.machines.image(vm)
+        except NotFound:  # nobody can tell any more
+            return new
+        if change.user_data is not UNSET or change.ssh_keys is not UNSET:
+            check_honoured(new, image, b"" if change.user_data is UNSET else change.user_data)
+        return structs.replace(new, remarks=remarks(new, image, self._user_data(new, change)))
+
+    def _user_data(self, new: VM, change: ChangeVm) -> bytes:
+        """What it will be given."""
+        if change.user_data is not UNSET:
+            return change.user_data
+        return self._bench.records.user_data_of(new)
+
     async def become_primary_owner(self, permit: Permit, identity: Identity) -> VM:
         """The caller comes first of its owners."""
         async with self._vms.alone_with(permit) as vm:
-            owners = with_primary(vm.owner_users, identity.user)
-            return await self._take(vm, structs.replace(vm, owner_users=owners))
+            new = structs.replace(vm, owner_users=with_primary(vm.owner_users, identity.user))
+            room = self._bench.room()
+            room.check_quotas(new, vm, f"becoming the primary owner of VM {vm.name} on {room.node}")
+            return await self._take(vm, new)
 
     async def _carry(self, source: str, target: str) -> None:
         await aside.run(self._bench.stores.carry, source, target)
@@ -157,7 +178,9 @@ def plan_change(vm: VM, change: ChangeVm, identity: Identity, room: Room, now: d
     if change.subnet is not UNSET and change.subnet != vm.subnet:
         new = _with_address(new, change.subnet, identity, room)
     new = with_pending(_with_live(vm, new, room), new)
-    capacity.check_grows(new, vm, room.total, room.vms, f"changing VM {vm.name} on {room.node}")
+    doing = f"changing VM {vm.name} on {room.node}"
+    room.check_quotas(new, vm, doing)
+    capacity.check_grows(new, vm, room.promised, room.vms, doing)
     return new
 
 

@@ -23,6 +23,7 @@ from atoll.model.vm import VM, ConsoleKind, VmNic, VmSpec, VmState, instance_id_
 from atoll.model.volume import Volume, VolumeFormat, VolumeSpec, VolumeType
 from atoll.plan import capacity
 from atoll.plan.addresses import check_gives_key, choose, free_addresses, nic_of
+from atoll.plan.honours import check_honoured, remarks
 from atoll.plan.volumes import check_root, place
 
 
@@ -106,14 +107,17 @@ def plan_vm(
         role_credential_expires_at=credential_ends_at,
     )
     doing = f"creating a VM on {room.node}"
-    capacity.check_fits(capacity.demand(vm), capacity.free(room.total, room.vms), doing)
+    room.check_quotas(vm, None, doing)
+    capacity.check_fits(capacity.demand(vm), capacity.free(room.total, room.vms), doing, room.promised)
     check_disks(vm, room.disk_kinds)
     check_screen(vm, room.screen_kinds)
     check_hardware(vm, room.hardware_kinds)
     if vm.root_mib is not None:
         check_root(vm.root_mib, room.spaces, room.volumes)
+    check_honoured(vm, image, request.user_data)
     placed = place(spec.volumes, room.spaces, room.volumes, vm.volumes[:1])
-    return structs.replace(vm, volumes=(vm.volumes[0], *placed))
+    said = remarks(vm, image, request.user_data)
+    return structs.replace(vm, volumes=(vm.volumes[0], *placed), remarks=said)
 
 
 def _check_role(vm: str, role: str, identity: Identity, room: Room, *, shown: bool) -> None:

@@ -5,19 +5,22 @@ Effects: through records, stores, machines and the hot pool. The checks are in c
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
 
 from msgspec import Struct, structs
 
 from atoll.api.hypervisor import CreateVm, Progress
 from atoll.api.route import Done
-from atoll.errors import AtollError
+from atoll.errors import AtollError, Conflict
 from atoll.hypervisor.launch.hotpool import HotPool, Member
 from atoll.hypervisor.vms.acknowledgements import Acknowledgements
 from atoll.hypervisor.vms.creation import credential_end, new_instance_id, plan_vm
+from atoll.hypervisor.vms.making import Making, why_given_up
+from atoll.hypervisor.vms.permits import Permit
 from atoll.hypervisor.vms.records import Record
 from atoll.hypervisor.vms.stages import Stages
 from atoll.hypervisor.vms.workbench import Workbench
@@ -49,11 +52,13 @@ class Creator:
         self._stages = stages
         self._pool = pool
         self._acknowledgements = acknowledgements
+        self._under_way: dict[str, Making] = {}
+        """Those that are not committed, by instance id."""
 
     async def create(
-        self, request: CreateVm, identity: Identity
+        self, request: CreateVm, identity: Identity, note: Callable[[str], None] = lambda _: None
     ) -> AsyncGenerator[Progress | Done[VM], None]:
-        """Make and start a VM; undone as a whole unless it got as far as running."""
+        """Make and start a VM; undone as a whole unless it got as far as running. `note` is told why it was."""
         began = clock.monotonic()
         found = await self._made_or_image(request, identity)
         if isinstance(found, VM):
@@ -62,34 +67,28 @@ class Creator:
             yield Done(found)
             return
         claim = self._claim(request, identity, found)
-        vm, records = claim.vm, self._bench.records
+        vm = claim.vm
         self._stages.begin(vm, began)
-        async with self._vms.lock(vm), Undo() as undo:
-            undo.add(self.undo, vm)
-            await self._pool.end(*claim.giving_way)
-            steps.step("create.claimed")
-            await self._vms.save(vm)
-            steps.step("create.saved")
-            yield self._stages.progress(vm, "address")
-            if request.user_data:
-                await self._vms.write(vm, records.write_user_data(vm.ip, request.user_data))
-            steps.step("create.user-data")
-            if request.role_credential is not None:
-                await self._vms.write(vm, records.credentials.write(vm, request.role_credential))
-            steps.step("create.credential")
-            for volume in vm.volumes:
-                if volume.store:
-                    await self._bench.stores.make(vm.ip, volume, self._bench.machines.uid(vm))
-            steps.step("create.volumes")
-            yield self._stages.progress(vm, "volume")
-            started_by = await self._bench.machines.launch(vm, pooled=claim.pooled)
-            steps.step("create.launched")
-            self._stages.started(vm)
-            by = self._acknowledgements.due(request.wait.timeout_s) if request.acknowledge else None
-            running = {"state": VmState.RUNNING, "committed": True, "started_by": started_by}
-            vm = await self._vms.update(vm, **running, acknowledge_by=by)
-            steps.step("create.committed")
-            undo.commit()
+        with self._making(vm, identity.user, note) as making:
+            async with self._vms.lock(vm), Undo() as undo:
+                undo.add(self._undo, making)
+                with making.explained():
+                    making.resume()
+                    await self._pool.end(*claim.giving_way)
+                    steps.step("create.claimed")
+                    await self._vms.save(vm)
+                    steps.step("create.saved")
+                    address = self._stages.progress(vm, "address")
+                    making.pause("address")
+                    yield address
+                    making.resume()
+                    await self._furnish(vm, request)
+                    volume = self._stages.progress(vm, "volume")
+                    making.pause("volume")
+                    yield volume
+                    making.resume()
+                    vm = await self._launch(vm, request, pooled=claim.pooled)
+                undo.commit()
         try:
             async with contextlib.aclosing(
                 self._stages.follow(vm, request.wait, ("address", "volume"))
@@ -103,12 +102,73 @@ class Creator:
                 await self._acknowledgements.expect(vm)
             raise
 
-    async def undo(self, vm: VM) -> None:
+    @contextlib.contextmanager
+    def _making(self, vm: VM, user: str, note: Callable[[str], None]) -> Iterator[Making]:
+        """A create while it is under way. A creator who still listens is told why it was given up."""
+        making = self._under_way[vm.instance_id] = Making(vm, user)
+        try:
+            yield making
+        except asyncio.CancelledError:
+            if making.is_given_up:
+                raise making.refusal() from None
+            raise
+        finally:
+            del self._under_way[vm.instance_id]
+            if making.why_undone:
+                note(making.why_undone)
+
+    async def _furnish(self, vm: VM, request: CreateVm) -> None:
+        """All that it needs before it is launched."""
+        records = self._bench.records
+        if request.user_data:
+            await self._vms.write(vm, records.write_user_data(vm.ip, request.user_data))
+        steps.step("create.user-data")
+        if request.role_credential is not None:
+            await self._vms.write(vm, records.credentials.write(vm, request.role_credential))
+        steps.step("create.credential")
+        for volume in vm.volumes:
+            if volume.store:
+                await self._bench.stores.make(vm.ip, volume, self._bench.machines.uid(vm))
+        steps.step("create.volumes")
+
+    async def _launch(self, vm: VM, request: CreateVm, *, pooled: bool) -> VM:
+        """From the end of this on, the VM exists."""
+        started_by = await self._bench.machines.launch(vm, pooled=pooled)
+        steps.step("create.launched")
+        self._stages.started(vm)
+        by = self._acknowledgements.due(request.wait.timeout_s) if request.acknowledge else None
+        running = {"state": VmState.RUNNING, "committed": True, "started_by": started_by}
+        vm = await self._vms.update(vm, **running, acknowledge_by=by)
+        steps.step("create.committed")
+        return vm
+
+    async def abandon(self, permit: Permit, by: str) -> None:
+        """Undo a create that its creator gives up. When this returns, nothing is left of it; gone is a success."""
+        vm = permit.vm
+        if (making := self._under_way.get(vm.instance_id)) is not None:
+            making.give_up(by)
+        async with self._vms.lock(vm):
+            if not self._vms.holds(vm):
+                return
+            record = self._vms.record(vm)
+            permit.check(record.vm)
+            if record.acknowledge_by is None:
+                raise Conflict(
+                    f"VM {vm.name}: is made, and its creator was told of it",
+                    hint=f"to destroy it: atoll vm destroy {vm.name}",
+                )
+            stages = self._stages.reached_by(record.vm)
+            await self.undo(record.vm, why_given_up(by, max(stages, key=stages.__getitem__, default="")))
+
+    async def _undo(self, making: Making) -> None:
+        await self.undo(making.vm, making.why_undone)
+
+    async def undo(self, vm: VM, why: str = "the agent ended while it was made") -> None:
         """Nobody was told of it: it goes. What cannot be ended keeps its address, and is destroyed later."""
         # Noted first: it may have been committed a moment ago, and the next agent would find a VM that crashed.
         # On a full disk it is undone all the same.
         with contextlib.suppress(AtollError):
-            await self._vms.update(vm, state=VmState.DESTROYING, want=Want.GONE)
+            await self._vms.update(vm, state=VmState.DESTROYING, want=Want.GONE, reason=why)
         try:
             await self._bench.machines.remove(vm)
             await aside.run(self._bench.stores.discard, vm.ip)

@@ -146,9 +146,9 @@ class Life:
                 return False
         return True
 
-    async def finish_destroy(self, vm: VM) -> None:
+    async def finish_destroy(self, vm: VM, why: str = "") -> None:
         """The record goes last: killed half-way, this is done again at start-up."""
-        await self._vms.update(vm, state=VmState.DESTROYING, want=Want.GONE)
+        await self._vms.update(vm, state=VmState.DESTROYING, want=Want.GONE, reason=why)
         steps.step("destroy.noted")
         await self._machines.remove(vm)
         steps.step("destroy.halted")

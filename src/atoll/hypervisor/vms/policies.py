@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from atoll.errors import AtollError
 from atoll.hypervisor.vms.life import Life
+from atoll.hypervisor.vms.making import why_unacknowledged
 from atoll.hypervisor.vms.records import Record
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.model.vm import VM, VmState
@@ -40,7 +41,7 @@ class Policies:
         )
 
     async def destroy_on_power_down(self, vm: VM) -> None:
-        await self._life.finish_destroy(vm)
+        await self._life.finish_destroy(vm, "its guest powered off")
         self._note("vm.destroy-on-power-down", vm)
 
     async def do(self, duty: Duty, vm: VM) -> None:
@@ -52,7 +53,8 @@ class Policies:
             unclaimed = duty is Duty.UNDO and record.acknowledge_by is not None
             over = duty is Duty.EXPIRE and record.vm.expires_at is not None and not record.vm.protected
             if unclaimed or over:
-                await self._life.finish_destroy(vm)
+                why = why_unacknowledged(vm.owner_users) if unclaimed else "it expired"
+                await self._life.finish_destroy(vm, why)
             elif duty is Duty.RESTART and record.restart_at is not None:
                 await self._restart(record)
             else:

@@ -327,6 +327,11 @@ class Records:
         path = self._user_data_path(ip, self._user_data.get(ip, ""))
         return files.read_limited(path, MAX_USER_DATA) if path.exists() else b""
 
+    def user_data_of(self, vm: VM) -> bytes:
+        """What this VM says that it is; nothing when that is not there."""
+        path = self._user_data_path(vm.ip, vm.user_data_sha256)
+        return files.read_limited(path, MAX_USER_DATA) if vm.user_data_sha256 and path.exists() else b""
+
     def _user_data_path(self, ip: str, sha256: str) -> Path:
         return self.directory(ip) / f"{_USER_DATA}{sha256}"
 

@@ -9,9 +9,12 @@ from msgspec import Struct
 from atoll.identity.access import Operators
 from atoll.identity.roles import RoleCallers
 from atoll.model.node import Capacity, DriverInfo, Overcommit
+from atoll.model.quota import Quotas
 from atoll.model.vm import VM
 from atoll.model.volume import Volume
+from atoll.plan import quotas
 from atoll.plan.addresses import Given, Place
+from atoll.plan.capacity import Promised
 from atoll.plan.policies import Backoff
 from atoll.plan.volumes import Space
 
@@ -24,7 +27,8 @@ class NodeFacts(Struct, frozen=True):
     name: str
     ip: str
     boot_id: str
-    total: Capacity
+    there: Capacity
+    """What VMs may be given of the host, each piece once. How often it may be promised is `Workbench.overcommit`."""
     operators: Operators
     drivers: tuple[DriverInfo, ...]
     has_roles: bool = False
@@ -34,6 +38,7 @@ class NodeFacts(Struct, frozen=True):
     """Whether that issuer takes the credential that a VM comes with."""
     cores: int = 0
     overcommit: Overcommit = Overcommit()
+    """That of its configuration."""
     backoff: Backoff = Backoff()
     root_mib: int = DEFAULT_ROOT_MIB
     """The size of a root that nobody asked for."""
@@ -74,6 +79,17 @@ class Room(Struct, frozen=True):
     """Kinds of machine that keep roots on the node's disk."""
     root_mib: int = DEFAULT_ROOT_MIB
     """The size of a root that nobody asked for."""
+    overcommit: Overcommit = Overcommit()
+    """How often `total` promises what there is."""
+    quotas: Quotas = Quotas()
+
+    @property
+    def promised(self) -> Promised:
+        return Promised(self.total, self.overcommit)
+
+    def check_quotas(self, new: VM, old: VM | None, doing: str) -> None:
+        """Refuse what the owners of a VM have no quota left for."""
+        quotas.check_within(new, old, self.quotas, self.vms, doing, self.operators.named)
 
     @property
     def vcpus(self) -> int:

@@ -71,6 +71,10 @@ class Stages:
 
     # --- telling
 
+    def reached_by(self, vm: VM) -> dict[str, float]:
+        """How far it has come since it was started."""
+        return self._board.stages(vm.ip)
+
     async def follow(self, vm: VM, wait: Wait, told: tuple[str, ...] = ()) -> Lines:
         """Its stages as it reaches them, up to the one that is waited for; then the VM."""
         # Unless somebody says otherwise: the stage at which its image is of use.

@@ -15,7 +15,7 @@ from atoll.hypervisor.vms.records import Records
 from atoll.hypervisor.vms.room import NodeFacts, Room
 from atoll.identity.access import Operators
 from atoll.images.store import ImageStore
-from atoll.model.node import Capacity
+from atoll.model.node import Capacity, Overcommit
 from atoll.model.vm import VM
 from atoll.model.volume import Unclaimed, Volume
 from atoll.plan import capacity
@@ -83,7 +83,7 @@ class Workbench(Struct, frozen=True):
         return Room(
             node=self.facts.name,
             operators=self.operators(),
-            total=self.facts.total,
+            total=self.total(),
             vms=self.vms.accounted(),
             given=self.holdings.given,
             held=self.vms.held(),
@@ -99,8 +99,22 @@ class Workbench(Struct, frozen=True):
             memory_kinds=self.machines.memory_kinds(),
             root_kinds=self.machines.root_kinds(),
             root_mib=self.facts.root_mib,
+            overcommit=self.overcommit(),
+            quotas=self.holdings.given.quotas,
         )
 
     def unused(self) -> Capacity:
         """Capacity that no VM uses; the hot pool draws on it."""
-        return capacity.free(self.facts.total, self.vms.accounted())
+        return capacity.free(self.total(), self.vms.accounted())
+
+    def overcommit(self) -> Overcommit:
+        """How often what there is may be promised: as the node was told, else as its configuration says."""
+        given, configured = self.holdings.given, self.facts.overcommit
+        return Overcommit(
+            configured.cpus if given.cpu_overcommit is None else given.cpu_overcommit,
+            configured.memory if given.memory_overcommit is None else given.memory_overcommit,
+        )
+
+    def total(self) -> Capacity:
+        """What VMs may be promised."""
+        return capacity.overcommitted(self.facts.there, self.overcommit())

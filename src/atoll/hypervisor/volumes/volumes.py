@@ -157,7 +157,8 @@ class Volumes:
         check_disks(new, room.disk_kinds)
         check_interfaces(new.volumes, has_pci=vm.machine_type is not MachineType.MICROVM)
         doing = f"adding a volume to VM {vm.name} on {room.node}"
-        capacity.check_grows(new, vm, room.total, room.vms, doing)
+        room.check_quotas(new, vm, doing)
+        capacity.check_grows(new, vm, room.promised, room.vms, doing)
         return volume
 
     async def _claim(self, vm: VM, volume: Volume) -> VM:
@@ -225,8 +226,10 @@ class Volumes:
             return await self._set(vm, _with(vm.volumes, resized))
         # Claimed first. Of the same size is done again: it may have been cut short.
         room = self._room()
+        grown = structs.replace(vm, volumes=_with(vm.volumes, resized))
+        room.check_quotas(grown, vm, f"growing volume {name} of VM {vm.name} on {room.node}")
         choose_store(size_mib - volume.size_mib, volume.store, room.spaces, room.volumes)
-        vm = await self._set(vm, _with(vm.volumes, resized))
+        vm = await self._set(vm, grown.volumes)
         try:
             await self._stores.grow(vm.ip, volume, size_mib, self._machines.uid(vm))
         except BaseException:

@@ -15,7 +15,7 @@
 
 /* Makes busybox known by all its names. Done by the first that needs them, not at boot, where a few hundred
  * links cost more than the rest of the initial file system; a second time finds them there. */
-static void link_applets(void)
+void child_link_applets(void)
 {
     char path[128] = "/bin/";
     char *name = path + strlen(path);
@@ -39,7 +39,7 @@ void child_exec(const char *const argv[])
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     (void)!chdir("/root");
-    link_applets();
+    child_link_applets();
     execve(argv[0], (char *const *)argv, (char *const *)ENVIRONMENT);
     int why = errno;
     say("starting %s: %s", argv[0], strerror(why));

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 /* Far more than the agent opens: connections are bounded in server.c. */
-enum { MAX_FD = 64, LONGEST_WAIT_MS = 3600 * 1000, MAX_CLOSING = 4, CLOSE_AFTER_MS = 500 };
+enum { MAX_FD = 128, LONGEST_WAIT_MS = 3600 * 1000, MAX_CLOSING = 4, CLOSE_AFTER_MS = 500 };
 
 static struct watch {
     short events;

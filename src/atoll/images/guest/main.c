@@ -20,6 +20,7 @@
 #include "channel.h"
 #include "console.h"
 #include "dhcp.h"
+#include "hands.h"
 #include "identity.h"
 #include "instance.h"
 #include "log.h"
@@ -124,6 +125,8 @@ static void do_spare_work(void *context)
     secondary_start(ours);
     if (startup_load_module())
         timer_start(&spare_timer, 0);
+    else if (!waits)
+        hands_start();
 }
 
 static void power_off(void)
@@ -216,6 +219,7 @@ static void find_nic(void *context)
         /* Everything that needs no identity is done, and has settled, before copies are made. */
         while (startup_load_module())
             ;
+        hands_start();
         timer_start(&wait_timer, SETTLE_MS);
     } else if (found) {
         start_network();
@@ -233,6 +237,7 @@ static void child_ended(pid_t pid, int status)
         say("user data: ended with status %d", instance.script_status);
     }
     console_child_ended(pid);
+    hands_child_ended(pid, status);
 }
 
 static void reap(void)
@@ -258,6 +263,8 @@ static void on_signal(void *context, short events)
         power_off();
     else if (signal.ssi_signo == SIGINT)
         power_end(END_REBOOT);
+    else if (signal.ssi_signo == SIGIO)
+        hands_stir();
 }
 
 static void watch_signals(void)
@@ -269,6 +276,7 @@ static void watch_signals(void)
     sigaddset(&handled, SIGTERM);
     sigaddset(&handled, SIGPWR);
     sigaddset(&handled, SIGINT);
+    sigaddset(&handled, SIGIO);
     sigprocmask(SIG_BLOCK, &handled, NULL);
     signals = signalfd(-1, &handled, SFD_NONBLOCK | SFD_CLOEXEC);
     loop_watch(signals, POLLIN, on_signal, NULL);

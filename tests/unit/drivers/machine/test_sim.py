@@ -7,6 +7,7 @@ import pytest
 from atoll.drivers.machine.base import Disk, Exit, Machine, Nic
 from atoll.drivers.machine.sim import STEPS, SimDriver, SimFaults
 from atoll.errors import HostFailure
+from atoll.model.command import Command
 from samples import a_machine
 
 
@@ -43,6 +44,7 @@ async def take(step: str, driver: SimDriver, machine: Machine) -> None:
         return
     more: dict[str, tuple[object, ...]] = {
         "attach": (Disk("data", 1),),
+        "exec": (Command(("/bin/busybox", "true")),),
         "detach": ("data",),
         "make_template": (machine.directory,),
         "fork": (machine.directory,),

@@ -11,9 +11,12 @@ from typing import Any
 import msgspec
 
 from atoll.drivers.machine.base import Machine, Nic
+from atoll.model.command import Command
 
 API_VERSION = "1.41"
 """The one that this was written for; see parse.choose_version."""
+
+EXEC_API_VERSION = "1.42"
 
 IMAGES = "atoll/image"
 ROOTS = "atoll/root"
@@ -35,6 +38,33 @@ _LOG = {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "2"}}
 _TMPFS = "rw,exec,nosuid,nodev,mode={mode},size={size_mib}m"
 # As keys: never typed, so that all that is typed reaches the guest.
 DETACH_KEYS = ",".join(["ctrl-^", "ctrl-_"] * 4)
+
+
+def exec_config(command: Command) -> dict[str, Any]:
+    """What to run in a container, for the engine's own API."""
+    wanted: dict[str, Any] = {
+        "AttachStdin": command.input,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Tty": command.terminal is not None,
+        "Env": [f"{name}={value}" for name, value in command.env.items()],
+        "Cmd": list(command.argv),
+        "DetachKeys": DETACH_KEYS,
+    }
+    if command.user:
+        wanted["User"] = command.user
+    if command.cwd:
+        wanted["WorkingDir"] = command.cwd
+    return wanted | _console_size(command)
+
+
+def exec_start(command: Command) -> dict[str, Any]:
+    return {"Detach": False, "Tty": command.terminal is not None} | _console_size(command)
+
+
+def _console_size(command: Command) -> dict[str, Any]:
+    size = command.terminal
+    return {} if size is None else {"ConsoleSize": [size.rows, size.columns]}
 
 
 def image_reference(digest: str) -> str:

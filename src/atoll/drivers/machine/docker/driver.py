@@ -19,13 +19,14 @@ from pathlib import Path
 
 from msgspec import structs
 
-from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, capabilities_of
-from atoll.drivers.machine.docker import config, parse, record, roots
+from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Process, Seen, capabilities_of
+from atoll.drivers.machine.docker import config, hands, parse, record, roots
 from atoll.drivers.machine.docker.engine import Engine, chunks_of
 from atoll.drivers.machine.docker.record import Kept
 from atoll.drivers.machine.docker.terminal import Terminal
 from atoll.drivers.machine.memory import hold_to
 from atoll.errors import AtollError, Conflict, HostFailure, NotFound
+from atoll.model.command import Command
 from atoll.model.node import DriverInfo
 from atoll.system import aside, cgroups, files, host, namespaces, processes, steps
 from atoll.system.links import Links, missing
@@ -151,6 +152,15 @@ class DockerDriver:
                     hint="close the other one first; console.log has what the guest wrote",
                 )
             return terminal.open()
+
+    @property
+    def needs_agent(self) -> bool:
+        return False
+
+    async def exec(self, machine: Machine, command: Command) -> Process:
+        async with self._lock(machine):
+            container = (await self._running_one(machine, "running a command in it")).container
+        return await hands.begin(self._engine, container, machine, command)
 
     async def close(self) -> None:
         running = tuple(self._running.values())

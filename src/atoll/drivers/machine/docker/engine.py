@@ -19,6 +19,7 @@ from atoll.drivers.machine.docker import parse
 from atoll.drivers.machine.docker.config import (
     API_VERSION,
     DETACH_KEYS,
+    EXEC_API_VERSION,
     INIT,
     LABEL,
 )
@@ -175,12 +176,40 @@ class Engine:
 
     async def attach(self, name: str) -> Stream:
         """Its terminal, both ways, from now on."""
-        prefix = await self._prefix()
         flags = "&".join(f"{one}=1" for one in ("stream", "stdin", "stdout", "stderr"))
-        path = f"{prefix}/containers/{quote(name)}/attach?{flags}&detachKeys={quote(DETACH_KEYS)}"
+        path = f"/containers/{quote(name)}/attach?{flags}&detachKeys={quote(DETACH_KEYS)}"
+        return await self._taken_over(await self._prefix() + path, b"", f"attaching to container {name}")
+
+    # --- commands in containers
+
+    async def create_exec(self, name: str, body: Mapping[str, Any]) -> str:
+        """The id of a command that is to be run in a container."""
+        path, doing = f"{await self._exec_prefix()}/containers/{name}/exec", f"running a command in {name}"
+        answer = await self._send("POST", path, doing=doing, data=msgspec.json.encode(body))
+        return str(_decoded(answer, dict[str, Any])["Id"])
+
+    async def start_exec(self, number: str, body: Mapping[str, Any]) -> Stream:
+        """Run it; its streams."""
+        path = f"{await self._exec_prefix()}/exec/{quote(number)}/start"
+        return await self._taken_over(path, msgspec.json.encode(body), "running a command")
+
+    async def inspect_exec(self, number: str) -> parse.Exec:
+        doing = "looking at a command"
+        return _decoded(await self._call("GET", f"/exec/{number}/json", doing=doing), parse.Exec)
+
+    async def resize_exec(self, number: str, rows: int, columns: int) -> None:
+        query = {"h": str(rows), "w": str(columns)}
+        await self._call("POST", f"/exec/{number}/resize", doing="resizing a terminal", query=query)
+
+    async def _exec_prefix(self) -> str:
+        """Of a version in which the size of a terminal is known when it begins, where the engine knows that one."""
+        return f"/v{parse.choose_version(EXEC_API_VERSION, await self.version())}"
+
+    async def _taken_over(self, path: str, body: bytes, doing: str) -> Stream:
+        """A connection of which only the beginning is HTTP."""
         request = (
-            f"POST {path} HTTP/1.1\r\n"
-            "Host: engine\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: engine\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         try:
             reader, writer = await files.connect_unix(self.socket)
@@ -188,12 +217,12 @@ class Engine:
             raise self._unreachable(error) from error
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                writer.write(request.encode())
+                writer.write(request.encode() + body)
                 head = await reader.readuntil(b"\r\n\r\n")
-            if head.split(maxsplit=2)[1] not in (b"101", b"200"):
-                raise HostFailure(
-                    f"attaching to container {name}: {head.splitlines()[0].decode(errors='replace')}"
-                )
+            status = head.split(maxsplit=2)[1]
+            if status not in (b"101", b"200"):
+                said = head.splitlines()[0].decode(errors="replace")
+                raise _refused(int(status) if status.isdigit() else 0, f"{doing}: {said}")
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError) as error:
             writer.close()
             raise self._unreachable(error) from error

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from atoll.drivers.machine.base import Exit
 from atoll.errors import HostFailure
+from atoll.model.command import NOT_EXECUTABLE, NOT_FOUND
 
 # What an engine ends with, when it is asked to and does nothing about the signal.
 _ASKED_TO = (128 + SIGTERM, 128 + SIGINT)
@@ -89,6 +90,38 @@ class Info(Struct, frozen=True, rename="pascal"):
     def has(self, option: str) -> bool:
         """Whether it has a security option, such as seccomp or userns."""
         return any(f"name={option}" in entry.split(",") for entry in self.security_options or ())
+
+
+class Exec(Struct, frozen=True):
+    """A command in a container."""
+
+    running: bool = msgspec.field(name="Running", default=False)
+    status: int | None = msgspec.field(name="ExitCode", default=None)
+    pid: int = msgspec.field(name="Pid", default=0)
+
+
+COMPLAINT = b"OCI runtime exec failed"
+"""How an engine begins to say that it could not run a command."""
+_NOT_THERE = (b"no such file or directory", b"executable file not found")
+
+
+def status_of(complaint: bytes, status: int) -> int:
+    """The exit status of a command that the engine could not run; 0 when it did, and the words are the command's."""
+    if status not in (NOT_EXECUTABLE, NOT_FOUND):
+        return 0
+    return NOT_FOUND if any(words in complaint.lower() for words in _NOT_THERE) else NOT_EXECUTABLE
+
+
+FRAME_HEAD = 8
+MOST_FRAME = 1 << 20
+
+
+def frame_of(head: bytes) -> tuple[int, int]:
+    """The stream and the size of the piece that follows, of a command without a terminal."""
+    stream, size = head[0], int.from_bytes(head[4:8], "big")
+    if stream not in (1, 2) or head[1:4] != b"\0\0\0" or size > MOST_FRAME:
+        raise HostFailure("container engine: what a command wrote comes in no known form")
+    return stream, size
 
 
 def choose_version(wanted: str, version: Version) -> str:

@@ -19,13 +19,14 @@ from pathlib import Path
 
 from msgspec import structs
 
-from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Seen, capabilities_of
+from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Process, Seen, capabilities_of
 from atoll.drivers.machine.console_log import limit_of
-from atoll.drivers.machine.lxc import apparmor, config, keeper, parse, record
+from atoll.drivers.machine.lxc import apparmor, config, hands, keeper, parse, record
 from atoll.drivers.machine.lxc.console import LogConsole
 from atoll.drivers.machine.lxc.roots import Roots, base_of, hide_groups, mount_root, root_of
 from atoll.drivers.machine.memory import hold_to
 from atoll.errors import AtollError, Conflict, HostFailure, TimedOut
+from atoll.model.command import Command
 from atoll.model.node import DriverInfo
 from atoll.system import (
     aside,
@@ -162,6 +163,15 @@ class LxcDriver:
             log = record.console_log_path(machine)
             console = self._consoles[machine.ip] = LogConsole(log, lambda: _terminal(machine, kept_by))
             return console
+
+    @property
+    def needs_agent(self) -> bool:
+        return False
+
+    async def exec(self, machine: Machine, command: Command) -> Process:
+        async with self._lock(machine):
+            init = await self._init_of(machine, "running a command in it")
+        return await hands.enter(machine, init, command)
 
     def let_log_grow(self, machine: Machine) -> None:
         """Its monitor writes the log; its keeper starts the next one."""

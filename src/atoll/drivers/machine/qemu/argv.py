@@ -21,6 +21,7 @@ Accelerator = Literal["kvm", "tcg"]
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
 CONSOLE = "console"
+HANDS = "hands"
 LOG_SET = 1
 """What the serial line and the set of files with its log are called in QEMU."""
 
@@ -46,18 +47,19 @@ class TemplateFiles(Struct, frozen=True):
 
 
 class Files(Struct, frozen=True):
-    """The numbers of the open files that a QEMU inherits. `monitor` listens."""
+    """The numbers of the open files that a QEMU inherits. `monitor` and `hands` listen."""
 
     kernel: int
     initrd: int
     taps: tuple[int, ...]
     monitor: int
     log: int
+    hands: int
     template: TemplateFiles | None = None
     disks: tuple[int, ...] = ()
 
     def numbers(self) -> tuple[int, ...]:
-        always = (self.kernel, self.initrd, *self.taps, self.monitor, self.log, *self.disks)
+        always = (self.kernel, self.initrd, *self.taps, self.monitor, self.log, self.hands, *self.disks)
         if self.template is None:
             return always
         more = (self.template.ram, self.template.channel, self.template.state)
@@ -81,6 +83,7 @@ def qemu_argv(
         *nic_args(machine.nics, board, files.taps, netboot=machine.boot_from in _OF_NETWORK),
         *device_args(board),
         *disk_args(machine, board, files.disks),
+        *hands_args(board, files.hands),
         *display_args(machine),
         *watchdog_args(machine),
         *template_args(files.template),
@@ -259,6 +262,19 @@ def nic_args(
 def device_args(board: MachineType) -> list[str]:
     rng = "virtio-rng-device" if board is MachineType.MICROVM else "virtio-rng-pci"
     return ["-object", "rng-builtin,id=rng0", "-device", f"{rng},rng=rng0", "-device", "pvpanic"]
+
+
+def hands_args(board: MachineType, listener: int) -> list[str]:
+    """A port over which the agent in the guest is told what to run: hands.py. Behind all devices that guests count."""
+    bus = "virtio-serial-device" if board is MachineType.MICROVM else "virtio-serial-pci"
+    return [
+        "-chardev",
+        f"socket,id={HANDS},fd={listener},server=on,wait=off",
+        "-device",
+        f"{bus},id={HANDS}-bus,max_ports=2",
+        "-device",
+        f"virtserialport,id={HANDS},bus={HANDS}-bus.0,chardev={HANDS},name=atoll.hands",
+    ]
 
 
 def display_args(machine: Machine) -> list[str]:

@@ -23,11 +23,12 @@ from atoll.drivers.machine.base import (
     Machine,
     OnExit,
     OnStall,
+    Process,
     Seen,
     capabilities_of,
 )
 from atoll.drivers.machine.console_log import limit_of
-from atoll.drivers.machine.qemu import disks, record
+from atoll.drivers.machine.qemu import disks, hands, record
 from atoll.drivers.machine.qemu.argv import Accelerator, overhead_mib
 from atoll.drivers.machine.qemu.channel import PARK, new_order
 from atoll.drivers.machine.qemu.channel import opened as opened_channel
@@ -37,6 +38,7 @@ from atoll.drivers.machine.qemu.monitor import Watch
 from atoll.drivers.machine.qemu.template import LoadedTemplates, blames_template
 from atoll.drivers.machine.started import Started
 from atoll.errors import AtollError, Conflict, HostFailure, TimedOut, Unreachable
+from atoll.model.command import Command
 from atoll.model.hardware import Watchdog
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
@@ -96,6 +98,8 @@ class QemuDriver:
         self._watches: dict[str, Watch] = {}
         self._consoles: dict[str, LogConsole] = {}
         self._opening: dict[str, asyncio.Lock] = {}
+        self._ports: dict[str, hands.Port] = {}
+        self._greeting: dict[str, asyncio.Lock] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     @property
@@ -179,6 +183,7 @@ class QemuDriver:
                 await watch.stop()
             steps.step("qemu.unwatched")
             await self._close_console(machine)
+            await self._close_port(machine)
             await end_all(machine)
             steps.step("qemu.ended")
             await record.forget(machine)
@@ -205,6 +210,24 @@ class QemuDriver:
                 console.end()
             self._consoles[machine.ip] = console
             return console
+
+    @property
+    def needs_agent(self) -> bool:
+        return True
+
+    async def exec(self, machine: Machine, command: Command) -> Process:
+        watch = await self._watching(machine, "running a command in it")
+        # A lock of its own: a guest that does not answer can still be killed.
+        async with self._greeting.setdefault(machine.ip, asyncio.Lock()):
+            port = self._ports.get(machine.ip)
+            if port is None or port.closed:
+                port = await hands.connect(machine)
+                if self._watches.get(machine.ip) is not watch:
+                    await port.close()
+                    raise Conflict(f"machine {machine.name}: running a command in it: it is not running")
+                self._ports[machine.ip] = port
+                watch.on_agent_end = port.reset
+        return await port.begin(command)
 
     def let_log_grow(self, machine: Machine) -> None:
         watch = self._watches.get(machine.ip)
@@ -252,6 +275,9 @@ class QemuDriver:
         self._watches.clear()
         consoles = tuple(self._consoles.values())
         self._consoles.clear()
+        for port in self._ports.values():
+            await port.close()
+        self._ports.clear()
         await asyncio.gather(*(watch.stop() for watch in watches), *(console.close() for console in consoles))
         self._templates.close()
 
@@ -361,6 +387,8 @@ class QemuDriver:
                 del self._watches[machine.ip]
                 if machine.ip in self._consoles:
                     self._consoles.pop(machine.ip).end()
+                if machine.ip in self._ports:
+                    self._ports.pop(machine.ip).stop()
                 record.write_exit(machine, process, reason)
                 self._on_exit(machine.ip, reason)
 
@@ -372,6 +400,11 @@ class QemuDriver:
     def _follow(self, machine: Machine, watch: Watch) -> None:
         self._watches[machine.ip] = watch
         watch.begin()
+
+    async def _close_port(self, machine: Machine) -> None:
+        port = self._ports.pop(machine.ip, None)
+        if port is not None:
+            await port.close()
 
     async def _close_console(self, machine: Machine) -> None:
         console = self._consoles.pop(machine.ip, None)

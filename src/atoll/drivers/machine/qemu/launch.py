@@ -114,6 +114,7 @@ class Launcher:
             initrd=opened(machine.initrd, os.O_RDONLY),
             taps=taps,
             monitor=listening(record.monitor_path(machine)),
+            hands=listening(record.hands_path(machine)),
             log=opened(console_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW),
             template=None if memory is None else template_files(memory),
             disks=tuple(disks),

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from qemu.qmp import ExecuteError, QMPClient, QMPError, Runstate
 
 from atoll.drivers.machine.base import Exit
+from atoll.drivers.machine.qemu.argv import HANDS
 from atoll.errors import HostFailure, TimedOut, Unreachable
 from atoll.system import clock, files, processes
 
@@ -70,6 +71,15 @@ def stall_of_event(event: Mapping[str, Any]) -> bool | None:
     return False if event["event"] == "RESUME" else None
 
 
+def agent_has_ended(event: Mapping[str, Any]) -> bool:
+    """Whether an event says that the agent in the guest has ended, or begins anew with its guest. Pure."""
+    if event["event"] == "RESET":
+        return True
+    said = event.get("data")
+    is_ours = event["event"] == "VSERPORT_CHANGE" and _word(said, "id") == HANDS
+    return is_ours and isinstance(said, Mapping) and said.get("open") is False
+
+
 def end_of_migration(event: Mapping[str, Any]) -> bool | None:
     """Whether an event tells of a migration that succeeded; None when it tells of no end. Pure."""
     status = _word(event.get("data"), "status") if event["event"] == "MIGRATION" else ""
@@ -86,9 +96,14 @@ class Monitor:
     """One connection to a monitor. Not to be used again after `close`."""
 
     def __init__(
-        self, name: str, on_end: Callable[[Exit], None], on_stall: Callable[[bool], None] = lambda _: None
+        self,
+        name: str,
+        on_end: Callable[[Exit], None],
+        on_stall: Callable[[bool], None] = lambda _: None,
+        on_agent_end: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
+        self._on_agent_end = on_agent_end
         self._on_end = on_end
         self._on_stall = on_stall
         self._client = QMPClient(name)
@@ -195,6 +210,8 @@ class Monitor:
             self._on_end(reason)
         if (stalled := stall_of_event(event)) is not None:
             self._on_stall(stalled)
+        if agent_has_ended(event):
+            self._on_agent_end()
         done = end_of_migration(event)
         if done is not None and self._migrated is not None and not self._migrated.done():
             self._migrated.set_result(done)
@@ -222,6 +239,8 @@ class Watch:
         self.stalled = False
         """Whether it is paused for want of room."""
         self._on_stall = on_stall
+        self.on_agent_end: Callable[[], None] = lambda: None
+        """Called when the agent in the guest has ended, as far as anybody can tell."""
         self.process = process
         self._path = path
         self._finished = finished
@@ -337,7 +356,7 @@ class Watch:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _connect(self, timeout_s: float) -> None:
-        monitor = Monitor(self.name, self._heard, self._heard_stall)
+        monitor = Monitor(self.name, self._heard, self._heard_stall, lambda: self.on_agent_end())
         try:
             await monitor.connect(self._path, timeout_s)
         except BaseException:

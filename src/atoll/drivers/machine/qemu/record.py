@@ -1,7 +1,7 @@
 """What a VM's directory holds of its QEMU, to be found again by the next agent. Reads and writes there.
 
-`qemu/` while it runs: `record.json` (which process, of which boot), `monitor.sock`, `messages` (its own), and
-of a fork `channel.sock`. After an exit that nobody asked for, `record.json` stays and says why, until the next
+`qemu/` while it runs: `record.json` (which process, of which boot), `monitor.sock`, `hands.sock`, `messages` (its own),
+and of a fork `channel.sock`. After an exit that nobody asked for, `record.json` stays and says why, until the next
 start or kill. `console.log`, the serial line, is beside `qemu/` and stays as long as the VM.
 """
 
@@ -33,6 +33,10 @@ def monitor_path(machine: Machine) -> Path:
 
 def channel_path(machine: Machine) -> Path:
     return directory(machine) / "channel.sock"
+
+
+def hands_path(machine: Machine) -> Path:
+    return directory(machine) / "hands.sock"
 
 
 def console_log_path(machine: Machine) -> Path:
@@ -78,5 +82,5 @@ def last_words(messages: str) -> str:
 
 
 def _remove_sockets(machine: Machine) -> None:
-    for path in (monitor_path(machine), channel_path(machine)):
+    for path in (monitor_path(machine), hands_path(machine), channel_path(machine)):
         path.unlink(missing_ok=True)

@@ -37,7 +37,7 @@ BOOT_TIMEOUT_S = 120.0
 SAVE_TIMEOUT_S = 30.0
 
 _NOT_RESTORED = "load of migration failed"
-_FILES = Files(0, 0, (0,), 0, 0, TemplateFiles(0, 0))
+_FILES = Files(0, 0, (0,), 0, 0, 0, TemplateFiles(0, 0))
 
 
 class LoadedTemplates:

@@ -20,7 +20,7 @@ from atoll.model.hardware import BootFrom, Watchdog, WatchdogAction
 from atoll.model.vm import MachineType
 from samples import a_machine
 
-FILES = Files(kernel=10, initrd=11, taps=(12,), monitor=13, log=15)
+FILES = Files(kernel=10, initrd=11, taps=(12,), monitor=13, log=15, hands=14)
 MACHINE = a_machine(
     instance_id="4a1f4d0c-6d0e-4f3c-9a55-1f1f5d7e2b10",
     kernel=Path("/images/kernel"),
@@ -61,7 +61,10 @@ serial=4a1f4d0c-6d0e-4f3c-9a55-1f1f5d7e2b10,uuid=4a1f4d0c-6d0e-4f3c-9a55-1f1f5d7
 -device virtio-rng-pci,rng=rng0
 -device pvpanic
 -device pcie-root-port,id=port0,chassis=1,slot=1,addr=0x10.0,multifunction=on
--device pcie-root-port,id=port1,chassis=2,slot=2,addr=0x10.1"""
+-device pcie-root-port,id=port1,chassis=2,slot=2,addr=0x10.1
+-chardev socket,id=hands,fd=14,server=on,wait=off
+-device virtio-serial-pci,id=hands-bus,max_ports=2
+-device virtserialport,id=hands,bus=hands-bus.0,chardev=hands,name=atoll.hands"""
 
 MICROVM = """\
 qemu-system-x86_64
@@ -89,7 +92,10 @@ qemu-system-x86_64
 -device virtio-net-device,netdev=net0,mac=02:00:0a:01:00:05,host_mtu=1400,guest_announce=off
 -object rng-builtin,id=rng0
 -device virtio-rng-device,rng=rng0
--device pvpanic"""
+-device pvpanic
+-chardev socket,id=hands,fd=14,server=on,wait=off
+-device virtio-serial-device,id=hands-bus,max_ports=2
+-device virtserialport,id=hands,bus=hands-bus.0,chardev=hands,name=atoll.hands"""
 
 
 MORE_NICS = (
@@ -116,7 +122,7 @@ def test_interfaces_follow_each_other_so_that_the_guest_finds_them_in_order(
     machine = msgspec.structs.replace(MACHINE, machine_type=board, extra_nics=MORE_NICS)
     files = msgspec.structs.replace(FILES, taps=(12, 20, 21))
     assert NIC_LINES.replace("KIND", kind) in lines(qemu_argv(machine, files, "tcg", binary="qemu"))
-    assert files.numbers() == (10, 11, 12, 20, 21, 13, 15)
+    assert files.numbers() == (10, 11, 12, 20, 21, 13, 15, 14)
 
 
 def lines(argv: tuple[str, ...]) -> str:

@@ -20,7 +20,7 @@ SCREEN = structs.replace(SERIAL, screen=True)
 
 
 def argv(machine: Machine) -> tuple[str, ...]:
-    return qemu_argv(machine, Files(3, 4, (5,), 6, 7), "tcg", binary="qemu")
+    return qemu_argv(machine, Files(3, 4, (5,), 6, 7, 8), "tcg", binary="qemu")
 
 
 def test_a_machine_with_a_screen_has_what_one_without_has_and_the_screen():

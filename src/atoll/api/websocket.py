@@ -1,0 +1,101 @@
+"""The client's side of WebSockets (RFC 6455) for those who cannot wait for an import. Pure: bytes in, frames out."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+
+from msgspec import Struct
+
+from atoll.errors import Unreachable
+
+TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
+MOST_MESSAGE = 1 << 20
+_CONTINUED = 0
+_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+class Message(Struct, frozen=True):
+    kind: int
+    data: bytes
+
+
+class Reader:
+    """Messages of a service, out of bytes in pieces of any size. Unreachable for what is no WebSocket."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._parts = bytearray()
+        self._kind = 0
+
+    def feed(self, data: bytes) -> list[Message]:
+        self._bytes += data
+        found: list[Message] = []
+        while (frame := self._frame()) is not None:
+            final, kind, payload = frame
+            if kind >= CLOSE:
+                if not final:
+                    raise _broken("a control frame in parts")
+                found.append(Message(kind, payload))
+                continue
+            if (kind == _CONTINUED) != bool(self._kind):
+                raise _broken("parts of messages in disorder")
+            self._kind = kind or self._kind
+            self._parts += payload
+            if len(self._parts) > MOST_MESSAGE:
+                raise _broken("a message that is too long")
+            if final:
+                found.append(Message(self._kind, bytes(self._parts)))
+                self._kind, self._parts = 0, bytearray()
+        return found
+
+    def _frame(self) -> tuple[bool, int, bytes] | None:
+        have = self._bytes
+        if len(have) < 2:
+            return None
+        first, second = have[0], have[1]
+        if first & 0x70 or second & 0x80 or first & 0x0F not in (_CONTINUED, TEXT, BINARY, CLOSE, PING, PONG):
+            raise _broken("a frame of no known kind")
+        size, at = second, 2
+        if size >= 126:
+            at = 4 if size == 126 else 10
+            if len(have) < at:
+                return None
+            size = int.from_bytes(have[2:at], "big")
+        if size > MOST_MESSAGE:
+            raise _broken("a frame that is too long")
+        if len(have) < at + size:
+            return None
+        payload = bytes(have[at : at + size])
+        del have[: at + size]
+        return bool(first & 0x80), first & 0x0F, payload
+
+
+def masked(kind: int, data: bytes, mask: bytes | None = None) -> bytes:
+    """A message as one frame of a client."""
+    mask = mask or os.urandom(4)
+    size = len(data)
+    if size < 126:
+        head = bytes((0x80 | kind, 0x80 | size))
+    elif size < 1 << 16:
+        head = bytes((0x80 | kind, 0x80 | 126)) + size.to_bytes(2, "big")
+    else:
+        head = bytes((0x80 | kind, 0x80 | 127)) + size.to_bytes(8, "big")
+    key = int.from_bytes((mask * (size // 4 + 1))[:size], "little")
+    return head + mask + (int.from_bytes(data, "little") ^ key).to_bytes(size, "little")
+
+
+def handshake(host: str, target: str) -> tuple[bytes, str]:
+    """A request to upgrade, and what the service has to accept it with."""
+    key = base64.b64encode(os.urandom(16)).decode()
+    request = (
+        f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n"
+    )
+    accept = base64.b64encode(hashlib.sha1((key + _GUID).encode(), usedforsecurity=False).digest()).decode()
+    return request.encode(), accept
+
+
+def _broken(why: str) -> Unreachable:
+    return Unreachable(f"the service sent {why}", hint="is it a Hypervisor? see: atoll status")

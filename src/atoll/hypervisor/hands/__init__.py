@@ -1,0 +1,1 @@
+"""Hands in guests: commands that callers run there."""
