@@ -1,4 +1,4 @@
-"""Files that survive a power cut, locks that do not survive their holder, Unix sockets at any depth.
+"""Files that survive a power cut, Unix sockets at any depth.
 
 Touches the file system. Reading lets `OSError` through, since only the caller knows what a missing file
 means; writing turns it into `HostFailure`.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import functools
 import os
 import secrets
@@ -16,14 +15,14 @@ import socket
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec import Struct
 
 from atoll.errors import Conflict, HostFailure, TooLarge
 from atoll.system import steps
 from atoll.system.failures import failing, ignoring
+from atoll.system.lock_files import exclusive as exclusive
 from atoll.system.removal import remove_tree as remove_tree
 from atoll.system.spares import Spares
 
@@ -177,47 +176,6 @@ def total_mib(path: Path) -> int:
     """Size of the file system of `path`."""
     space = os.statvfs(path)
     return space.f_blocks * space.f_frsize // _MIB
-
-
-class Lock:
-    """A lock on a file, held until the block or the process ends. The file stays: removing it would race."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor: int | None = None
-
-    def __enter__(self) -> Self:
-        with failing(f"opening lock {self.path}"):
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with contextlib.suppress(OSError):  # who holds it is told if the disk has room for it
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
-            os.close(descriptor)
-            raise Conflict(
-                f"locking {self.path}: held by process {holder}",
-                hint="only one may run at a time; wait for it, or end it",
-            ) from None
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-def exclusive(path: Path) -> Lock:
-    """`with exclusive(path):` runs in one process at a time; Conflict, at once, in the others."""
-    return Lock(path)
 
 
 def listen_unix(path: Path, mode: int = 0o600) -> socket.socket:

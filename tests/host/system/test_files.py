@@ -114,32 +114,6 @@ def test_space_is_counted_in_mib(tmp_path: Path) -> None:
     assert 0 < files.free_mib(tmp_path) <= files.total_mib(tmp_path)
 
 
-def test_a_lock_is_held_by_one_process_and_names_it(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    script = (
-        "import sys; from pathlib import Path; from atoll.system import files\n"
-        "with files.exclusive(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(Conflict, match=f"held by process {holder.pid}"):
-            files.exclusive(path).__enter__()
-        holder.kill()
-    with files.exclusive(path):
-        assert path.read_text() == f"{os.getpid()}\n"
-    assert path.exists()
-
-
-def test_a_lock_is_free_again_after_its_block(tmp_path: Path) -> None:
-    with files.exclusive(tmp_path / "lock"), pytest.raises(Conflict):
-        files.exclusive(tmp_path / "lock").__enter__()
-    with files.exclusive(tmp_path / "lock"):
-        pass
-
-
 def deep(tmp_path: Path) -> Path:
     directory = tmp_path / ("d" * 100) / ("e" * 100)
     directory.mkdir(parents=True)
