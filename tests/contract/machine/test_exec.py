@@ -219,8 +219,9 @@ class TestOfRealGuests:
                 await asyncio.sleep(0.1)
 
     async def test_a_terminal_is_resized_and_can_be_the_controlling_one(self, guest: Guest) -> None:
-        # An engine may tell it of its first size too, a moment after it began.
+        # An engine may give it its first size only a moment after it began.
         script = """
+            until [ "$(busybox stty size)" = "10 20" ]; do busybox sleep 0.1; done
             trap 'told=yes' WINCH
             echo begun >/dev/tty
             until [ "$told $(busybox stty size)" = "yes 44 55" ]; do busybox sleep 0.1; done

@@ -61,6 +61,8 @@ struct session {
 static struct {
     bool full;      /* the host takes nothing just now */
     bool connected; /* the host has said hello */
+    bool greeting;  /* and was not answered yet */
+    uint8_t nonce[HANDS_NONCE];
     size_t have;
     uint8_t bytes[HANDS_HEAD + HANDS_MOST];
     struct session sessions[SESSIONS];
@@ -461,13 +463,30 @@ static void resize(struct session *session, const struct hands_frame *frame)
         ioctl(session->outputs[0], TIOCSWINSZ, &size);
 }
 
+/* What the host says can be here before the kernel has heard that there is a host, and then it takes nothing for it:
+ * SIGIO tells when it does. */
+static void answer_greeting(void)
+{
+    if (!hands.greeting)
+        return;
+    hands.connected = true;
+    if (tell(HANDS_HELLO, 0, hands.nonce, sizeof hands.nonce)) {
+        hands.greeting = false;
+    } else {
+        hands.full = true;
+        watch_port();
+    }
+}
+
 static void greet(const struct hands_frame *frame)
 {
     for (int i = 0; i < SESSIONS; i++)
         abandon(&hands.sessions[i]);
-    hands.connected = true;
-    if (frame->size == HANDS_NONCE)
-        tell(HANDS_HELLO, 0, frame->data, frame->size);
+    if (frame->size != HANDS_NONCE)
+        return;
+    memcpy(hands.nonce, frame->data, sizeof hands.nonce);
+    hands.greeting = true;
+    answer_greeting();
 }
 
 static void obey(const struct hands_frame *frame)
@@ -558,14 +577,17 @@ static void on_port(void *context, short events)
     if (events & POLLOUT) {
         hands.full = false;
         watch_port();
+        answer_greeting();
         pump_all();
     }
 }
 
 void hands_stir(void)
 {
-    if (port >= 0)
-        watch_port();
+    if (port < 0)
+        return;
+    watch_port();
+    answer_greeting();
 }
 
 /* --- the port */
