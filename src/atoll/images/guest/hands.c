@@ -546,15 +546,20 @@ static void obey_all(void)
     memmove(hands.bytes, hands.bytes + done, hands.have);
 }
 
-/* The host has gone: nobody wants what runs. That it is there again is told by SIGIO. */
+/* The host has gone: nobody wants what runs. That it is there again is told by SIGIO, perhaps before we hear that it
+ * had gone. */
 static void lose_host(void)
 {
+    struct pollfd now = {.fd = port};
+
     loop_forget(port);
     hands.connected = false;
     hands.full = false;
     hands.have = 0;
     for (int i = 0; i < SESSIONS; i++)
         abandon(&hands.sessions[i]);
+    if (poll(&now, 1, 0) == 0)
+        hands_stir();
 }
 
 static void on_port(void *context, short events)
