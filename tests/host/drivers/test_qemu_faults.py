@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from atoll.drivers.machine.base import Exit, Seen
-from atoll.drivers.machine.qemu import record
+from atoll.drivers.machine.base import Disk, Exit, Seen
+from atoll.drivers.machine.qemu import disks, record
 from atoll.drivers.machine.qemu.monitor import Watch
-from atoll.errors import TimedOut
+from atoll.errors import HostFailure, TimedOut
 from atoll.system import files, host, processes
 
 
@@ -47,6 +47,29 @@ async def test_a_hung_qemu_is_found_running_by_the_next_agent(lab: Any, exits: A
     processes.send_signal(process, signal.SIGCONT)
     await successor.reset(machine)
     assert exits.all == []
+
+
+async def test_a_qemu_that_dies_while_it_gets_a_disk_needs_no_undoing(
+    lab: Any, exits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver, machine = lab.driver(exits), lab.machine()
+    await driver.start(machine)
+    disk = Disk("data", 1, path=tmp_path / "data.raw")
+    (tmp_path / "data.raw").write_bytes(bytes(1 << 20))
+    add_file = Watch.add_file
+
+    async def dies(watch: Watch, descriptor: int, opaque: str) -> int:
+        number = await add_file(watch, descriptor, opaque)
+        processes.send_signal(watch.process, signal.SIGKILL)
+        return number
+
+    monkeypatch.setattr(Watch, "add_file", dies)
+    monkeypatch.setattr(disks, "LET_GO_S", 0.5)
+
+    with pytest.raises((HostFailure, TimedOut)):
+        await driver.attach(machine, disk)
+
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_a_start_that_is_cancelled_leaves_nothing(lab: Any, exits: Any) -> None:

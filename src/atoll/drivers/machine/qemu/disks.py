@@ -22,11 +22,12 @@ from atoll.drivers.machine.qemu.block import (
     sets_of,
 )
 from atoll.drivers.machine.qemu.monitor import Watch
-from atoll.errors import Conflict, HostFailure
-from atoll.system import clock, disks
+from atoll.errors import Conflict, HostFailure, TimedOut
+from atoll.system import clock, disks, processes
 from atoll.system.undo import Undo
 
 LET_GO_S = 10.0
+_DYING_S = 1.0
 _POLL_S = 0.02
 
 
@@ -89,11 +90,20 @@ async def attach(machine: Machine, watch: Watch, disk: Disk) -> None:
             file_set = await watch.add_file(descriptor, disk.name)
         finally:
             os.close(descriptor)
-        undo.add(watch.execute, "remove-fd", LET_GO_S, {"fdset-id": file_set})
+        undo.add(_take_back, watch, "remove-fd", {"fdset-id": file_set})
         await watch.execute("blockdev-add", LET_GO_S, block_node(disk, file_set))
-        undo.add(watch.execute, "blockdev-del", LET_GO_S, {"node-name": node_name(disk.name)})
+        undo.add(_take_back, watch, "blockdev-del", {"node-name": node_name(disk.name)})
         await watch.execute("device_add", LET_GO_S, block_device(disk, port))
         undo.commit()
+
+
+async def _take_back(watch: Watch, command: str, arguments: dict[str, object]) -> None:
+    """A machine that has ended meanwhile has nothing any more."""
+    try:
+        await watch.execute(command, LET_GO_S, arguments)
+    except (HostFailure, TimedOut):
+        if not await processes.wait_gone(watch.process, _DYING_S):
+            raise
 
 
 async def detach(machine: Machine, watch: Watch, name: str) -> None:
