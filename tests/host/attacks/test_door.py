@@ -157,9 +157,13 @@ def test_memory_that_strangers_at_the_door_of_operators_took_comes_back(field: F
 
 
 def test_what_a_guest_sends_is_in_the_log_as_a_short_line_and_only_that(field: Field) -> None:
-    said = field.node.log.read_text()
+    until = time.monotonic() + BACK_S
+    # Those that came just after another attack may have been turned away at the door.
+    with field.under("nonsense", METADATA_IP, PORT, 20):
+        while "a request that is not HTTP" not in (said := field.node.log.read_text()):
+            assert time.monotonic() < until, said[-2000:]
+            time.sleep(0.05)
     lines = [line for line in said.splitlines() if "10.61.0.5 on br-lan" in line]
-    assert any("a request that is not HTTP" in line for line in lines)
     assert len(lines) < 20
     assert max(map(len, lines)) < 200
     assert "forged" not in said
