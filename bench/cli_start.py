@@ -82,7 +82,8 @@ def create_by_client(cloud: OwnCloud, number: int) -> None:
 
 
 def create(cloud: OwnCloud, number: int) -> None:
-    cloud.atoll("vm", "create", "-q", "--name", f"bench-{number}", "--image", "appliance", "-o", "name")
+    words = ("--name", f"bench-{number}", "--image", "appliance", "--cpus", f"{MILLI_CPUS}m")
+    cloud.atoll("vm", "create", "-q", *words, "-o", "name")
 
 
 def run(cloud: OwnCloud, command: Sequence[str]) -> float:

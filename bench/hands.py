@@ -30,7 +30,7 @@ SIZE = 1 << 30
 BLOCK = 1 << 20
 ROOT_MIB = 3072
 """A copy comes beside what is there, and replaces it at its end."""
-MEMORY_MIB = {"qemu": 3072}
+MEMORY_MIB = {"qemu": 5120}
 """The root of a QEMU guest is in its memory, and so is what is copied there."""
 EXEC_PEERS = {"lxc": "lxc-attach", "docker": "docker exec"}
 COPY_PEER = "docker cp"
@@ -75,9 +75,9 @@ def exec_contestants(cloud: OwnCloud, raw: RawContainers) -> dict[str, Callable[
 
 def copy_contestants(cloud: OwnCloud, raw: RawContainers, file: Path) -> dict[str, Callable[[], float]]:
     commands: dict[str, Sequence[str]] = {
-        f"vm cp, {kind}": (str(ATOLL), "vm", "cp", "-q", str(file), f"{kind}:/tmp/big") for kind in KINDS
+        f"vm cp, {kind}": (str(ATOLL), "vm", "cp", "-q", str(file), f"{kind}:/big") for kind in KINDS
     }
-    commands[COPY_PEER] = (*raw.docker_command, "cp", "--quiet", str(file), f"{NAME}:/tmp/big")
+    commands[COPY_PEER] = (*raw.docker_command, "cp", "--quiet", str(file), f"{NAME}:/big")
     return {name: _timed(words, cloud.environment) for name, words in commands.items()}
 
 
@@ -108,7 +108,7 @@ def findings(execs: Mapping[str, Series], copies: Mapping[str, Series]) -> Findi
 
 
 NOTES = (
-    f"`vm exec KIND -- {' '.join(TRUE)}` and `vm cp FILE KIND:/tmp/big` are whole commands, over mTLS, with audit. "
+    f"`vm exec KIND -- {' '.join(TRUE)}` and `vm cp FILE KIND:/big` are whole commands, over mTLS, with audit. "
     "Their peers work on a raw container with the same root; a QEMU guest, which has none, stands beside docker's.",
     "The file has 1 GiB of random bytes. In containers it goes to their root on disk; in the QEMU guest, which is "
     "emulated here, to its memory, over a virtual serial line, so that it works without a network.",
