@@ -23,7 +23,7 @@ from atoll.drivers.machine.qemu.driver import QemuDriver
 from atoll.drivers.machine.qemu.monitor import Monitor
 from atoll.drivers.machine.sim import SimDriver, SimFaults
 from atoll.errors import AtollError
-from atoll.images import appliance, cpio, packages
+from atoll.images import appliance, cpio, kernel, packages
 from atoll.model.vm import MachineType
 from atoll.system import cgroups, files, namespaces, processes, sparse
 from atoll.system.links import Links
@@ -34,12 +34,8 @@ BRIDGE = "xdrv0"
 OTHER_BRIDGE = "xdrv1"
 UID = 61_000
 
-_MODULES = ("button", "evdev", "pvpanic", "pvpanic-mmio")
-# In the order in which they need each other; those that a kernel has built in are left out.
-_DISK_MODULES = (
-    *("virtio", "virtio_ring", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"),
-    *("scsi_common", "scsi_mod", "sd_mod", "libata", "ata_piix"),
-)
+_MODULES = ("button", "evdev", "pvpanic_mmio")
+_DISK_MODULES = ("virtio_pci", "virtio_blk", "sd_mod", "ata_piix")
 _INIT = """#!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
 /bin/busybox mount -t proc proc /proc
@@ -69,9 +65,11 @@ while read -r line; do
         deaf) kill $button; echo "deaf now" ;;
         disks)
             for name in DISK_DRIVERS; do /bin/busybox insmod /modules/$name.ko 2>/dev/null; done
-            while read -r major minor blocks name; do echo "disk $name has $blocks KiB"; done </proc/partitions ;;
+            while read -r major minor blocks name; do echo "disk $name has $blocks KiB"; done </proc/partitions
+            echo "these are all" ;;
         write)
             for name in DISK_DRIVERS; do /bin/busybox insmod /modules/$name.ko 2>/dev/null; done
+            while [ ! -b /dev/vda ]; do /bin/busybox sleep 0.1; done
             /bin/busybox dd if=/dev/zero of=/dev/vda bs=1M count=24 conv=fsync; echo "wrote: $?" ;;
         flood) while :; do echo "a line of many that say nothing, and come without end"; done ;;
         *) echo "heard $line" ;;
@@ -452,16 +450,19 @@ def make_boot_files(directory: Path) -> BootFiles:
 def initramfs(modules: Path) -> bytes:
     busybox = shutil.which("busybox")
     assert busybox is not None
-    script = _INIT.replace("MODULES", " ".join(_MODULES)).replace("DISK_DRIVERS", " ".join(_DISK_MODULES))
+    found = {kernel.module_name(path.name): path for path in modules.rglob("*.ko")}
+    first, for_disks = (
+        kernel.load_order(wanted, lambda name: found[name].read_bytes())
+        for wanted in (_MODULES, _DISK_MODULES)
+    )
+    script = _INIT.replace("MODULES", " ".join(first)).replace("DISK_DRIVERS", " ".join(for_disks))
     entries = [
         cpio.regular_file("init", script.encode(), 0o755),
         cpio.regular_file("bin/busybox", Path(busybox).read_bytes(), 0o755),
         cpio.directory("dev"),
         cpio.directory("proc"),
+        *(cpio.regular_file(f"modules/{name}.ko", data) for name, data in (first | for_disks).items()),
     ]
-    for name in (*_MODULES, *_DISK_MODULES):
-        for path in modules.rglob(f"{name}.ko"):
-            entries.append(cpio.regular_file(f"modules/{name}.ko", path.read_bytes()))
     return cpio.archive(entries)
 
 
