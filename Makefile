@@ -13,24 +13,29 @@ JOBS ?= 2
 
 # What the product needs to run and to build its image; and what the tests hold it against.
 PACKAGES := qemu-system-x86 qemu-utils e2fsprogs nftables util-linux tar busybox-static musl-tools libc6-dev lz4 python3-venv iproute2 ipxe-qemu
-TEST_PACKAGES := lxc uidmap docker.io podman runc mmdebstrap cloud-init openssh-client bind9-dnsutils systemd
+TEST_PACKAGES := lxc uidmap docker.io podman runc mmdebstrap cloud-init openssh-client curl bind9-dnsutils libwrap0 systemd zsh fish man-db groff-base
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(VENV)/.ready ## everything needed: Debian packages, the virtual environment, atoll in .venv/bin
+	@# Else a command would be compiled anew each time, for whoever may not write here or writes no bytecode.
+	@$(BIN)/python -m compileall -q src
 
 $(VENV)/.ready: requirements.txt requirements-dev.txt pyproject.toml Makefile
 	@setup/packages $(PACKAGES)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m atoll.cli.man
 	@touch $@
 
 setup-test: setup $(VENV)/.ready-test ## what the tests need besides: other kinds of machine, cloud-init
 
 $(VENV)/.ready-test: Makefile
 	@setup/packages $(TEST_PACKAGES)
+	@setup/unpacked $(BIN) prometheus /usr/bin/promtool
+	@setup/unpacked $(BIN) openssh-server /usr/sbin/sshd
 	@touch $@
 
 demo: setup ## a one-node cloud and two VMs that answer
@@ -51,6 +56,9 @@ format: setup ## put the code into its form
 reference: setup ## write the reference pages anew
 	@$(BIN)/python -m atoll.api.reference > docs/reference/api.md
 	@$(BIN)/python -m atoll.hypervisor.settings page > docs/configuration.md
+
+man: setup ## write the man pages anew, for man in a shell that finds .venv/bin/atoll
+	@$(BIN)/python -m atoll.cli.man
 
 picture: setup ## draw what the demo prints as docs/demo.svg
 	@$(SUDO) env ATOLL_DIR=$(DEMO_DIR) ATOLL_CACHE=$(ATOLL_CACHE) $(BIN)/python demo/picture.py
@@ -80,4 +88,4 @@ lock: ## resolve the dependencies anew, with hashes
 	@.lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --group dev -c requirements.txt pyproject.toml -o requirements-dev.txt
 	@rm -rf .lock
 
-.PHONY: help setup setup-test demo demo-down check test format reference picture bench reliability attack lock
+.PHONY: help setup setup-test demo demo-down check test format reference man picture bench reliability attack lock

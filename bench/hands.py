@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from cold_create import IMAGE, create
+from lxd_peer import Lxd, lxd_peer
 from measuring import Figure, Findings, Series, Table, alternate, at_most, say
 from own_cloud import ATOLL, OwnCloud, own_cloud
 from raw_containers import NAME, RawContainers, raw_containers, raw_place
@@ -33,6 +34,7 @@ ROOT_MIB = 3072
 MEMORY_MIB = {"qemu": 5120}
 """The root of a QEMU guest is in its memory, and so is what is copied there."""
 EXEC_PEERS = {"lxc": "lxc-attach", "docker": "docker exec"}
+LXD_EXEC = "lxc exec"
 COPY_PEER = "docker cp"
 
 
@@ -46,16 +48,22 @@ def measure() -> Findings:
         vms = [create(client, spec_of(kind)) for kind in KINDS]
         store = ImageStore(cloud.paths.images)
         image = store.get(IMAGE)
-        raw = stack.enter_context(raw_containers(place, vms[0], store.path(image, image.rootfs)))
-        for runs in (raw.lxc_runs, raw.docker_runs):
-            stack.enter_context(runs())
-        execs = alternate(ROUNDS, exec_contestants(cloud, raw), say)
+        rootfs = store.path(image, image.rootfs)
+        raw = stack.enter_context(raw_containers(place, vms[0], rootfs))
+        lxd = stack.enter_context(lxd_peer(place[0], raw, rootfs))
+        runs = (raw.lxc_runs, raw.docker_runs, *((lxd.runs,) if isinstance(lxd, Lxd) else ()))
+        for run in runs:
+            stack.enter_context(run())
+        execs = alternate(ROUNDS, exec_contestants(cloud, raw, lxd), say)
+        about_lxd = (
+            lxd if isinstance(lxd, str) else f"LXD {lxd.version()}: `{LXD_EXEC}`, its daemon up already."
+        )
         with tempfile.NamedTemporaryFile(dir=cloud.paths.directory) as big:
             for _ in range(SIZE // BLOCK):
                 big.write(os.urandom(BLOCK))
             big.flush()
             copies = alternate(COPIES, copy_contestants(cloud, raw, Path(big.name)), say)
-    return findings(execs, copies)
+    return findings(execs, copies, about_lxd)
 
 
 def spec_of(kind: str) -> VmSpec:
@@ -64,13 +72,16 @@ def spec_of(kind: str) -> VmSpec:
     return VmSpec(kind, IMAGE, driver=kind, memory_mib=256, milli_cpus=500, root_mib=ROOT_MIB)
 
 
-def exec_contestants(cloud: OwnCloud, raw: RawContainers) -> dict[str, Callable[[], float]]:
+def exec_contestants(cloud: OwnCloud, raw: RawContainers, lxd: Lxd | str) -> dict[str, Callable[[], float]]:
     commands: dict[str, Sequence[str]] = {
         f"vm exec, {kind}": (str(ATOLL), "vm", "exec", kind, "--", *TRUE) for kind in KINDS
     }
     commands[EXEC_PEERS["lxc"]] = (*raw.lxc_command("attach"), "--", *TRUE)
     commands[EXEC_PEERS["docker"]] = (*raw.docker_command, "exec", NAME, *TRUE)
-    return {name: _timed(words, cloud.environment) for name, words in commands.items()}
+    found = {name: _timed(words, cloud.environment) for name, words in commands.items()}
+    if isinstance(lxd, Lxd):
+        found[LXD_EXEC] = _timed(lxd.exec_command(*TRUE), lxd.environment)
+    return found
 
 
 def copy_contestants(cloud: OwnCloud, raw: RawContainers, file: Path) -> dict[str, Callable[[], float]]:
@@ -93,18 +104,21 @@ def _timed(command: Sequence[str], environment: Mapping[str, str]) -> Callable[[
     return run
 
 
-def findings(execs: Mapping[str, Series], copies: Mapping[str, Series]) -> Findings:
+def findings(execs: Mapping[str, Series], copies: Mapping[str, Series], about_lxd: str) -> Findings:
     figures = []
     for kind in KINDS:
         ours = execs[f"vm exec, {kind}"]
         peer = execs[EXEC_PEERS.get(kind, EXEC_PEERS["docker"])]
         figures.append(Figure(ours.name, "s", ours, peer, at_most("at most 0.15 s", ours.median, EXEC_S)))
+    if LXD_EXEC in execs:
+        ours = execs["vm exec, lxc"]
+        figures.append(Figure(f"{ours.name}, beside {LXD_EXEC}", "s", ours, execs[LXD_EXEC]))
     for kind in KINDS:
         ours, peer = copies[f"vm cp, {kind}"], copies[COPY_PEER]
         target = at_most("at most twice the time of docker cp", ours.median / peer.median, TIMES_PEER)
         figures.append(Figure(ours.name, "s", ours, peer, None if kind in MEMORY_MIB else target))
     rows = tuple((name, f"{SIZE / taken.median / 1e6:.0f}") for name, taken in copies.items())
-    return Findings(tuple(figures), (Table("Rate of the copies", ("by", "MB/s"), rows),), NOTES)
+    return Findings(tuple(figures), (Table("Rate of the copies", ("by", "MB/s"), rows),), (*NOTES, about_lxd))
 
 
 NOTES = (

@@ -61,6 +61,19 @@ class Lxd:
             # Not there if it could not be made, which has been said.
             self.run("lxc", "delete", "--force", self._name, check=False)
 
+    @contextmanager
+    def runs(self) -> Iterator[None]:
+        """A container by lxc launch."""
+        try:
+            self.run("lxc", "launch", "--quiet", IMAGE, self._name)
+            yield
+        finally:
+            self.run("lxc", "delete", "--force", self._name, check=False)
+
+    def exec_command(self, *words: str) -> tuple[str, ...]:
+        """What runs that in it, with `environment`."""
+        return ("lxc", "exec", self._name, "--", *words)
+
     def prepare(self, directory: Path, rootfs: Path) -> None:
         """A pool, the bridge, and the image."""
         # A client without settings greets its user.
@@ -86,10 +99,13 @@ class Lxd:
         )
         return done.returncode == 0
 
+    def version(self) -> str:
+        asked = subprocess.run(["lxd", "--version"], check=True, stdout=subprocess.PIPE, text=True)
+        return asked.stdout.strip()
+
     def note(self) -> str:
-        version = subprocess.run(["lxd", "--version"], check=True, stdout=subprocess.PIPE, text=True)
         return (
-            f"LXD {version.stdout.strip()}: `lxc launch`, unprivileged, of an image that was imported already, in a "
+            f"LXD {self.version()}: `lxc launch`, unprivileged, of an image that was imported already, in a "
             "`dir` pool, on the bridge of raw `lxc-start`. Its daemon is up already, and is the bench's own."
         )
 

@@ -8,6 +8,7 @@ Effects: listens on a port of 127.0.0.1, which it prints; ends when its standard
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -28,8 +29,11 @@ from atoll.hypervisor.launch.machines import MachinePlace, Machines
 from atoll.hypervisor.launch.supplies import Supplies
 from atoll.hypervisor.network.holdings import Holdings
 from atoll.hypervisor.network.sim import SimNetwork
+from atoll.hypervisor.publishing.base import Place
+from atoll.hypervisor.publishing.sim import SimRelay
 from atoll.hypervisor.service import Hypervisor, Options
 from atoll.hypervisor.signals import Signals
+from atoll.hypervisor.ssh import SshCertificates
 from atoll.hypervisor.utilisation import Meter
 from atoll.hypervisor.vms.inventory import Inventory
 from atoll.hypervisor.vms.records import Records
@@ -37,6 +41,7 @@ from atoll.hypervisor.vms.room import NodeFacts
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import Operators
+from atoll.identity.enrolment import Enrolment
 from atoll.identity.peer import PeerReader
 from atoll.identity.revocations import Revocations
 from atoll.identity.tls import server_context
@@ -76,7 +81,11 @@ async def ours(directory: Path) -> web.Application:
     facts = NodeFacts("bench", "127.0.0.1", "", Capacity(1 << 20, 1 << 20, 1 << 20), operators, drivers)
     stores = Stores({}, owner)
     bench = Workbench(facts, records, vms, holdings, machines, network, images, stores, background)
-    service = Hypervisor(bench, signals, Options(stores))
+    service = Hypervisor(
+        bench,
+        signals,
+        Options(stores, Place(SimRelay(), lambda _: socket.socket()), SshCertificates(None, vms.list)),
+    )
     add_image(images, directory)
     cas = read_cas((directory / "ca.pem").read_bytes())
     peers = PeerReader(cas, Revocations([directory / "crl.pem"], cas))
@@ -84,7 +93,8 @@ async def ours(directory: Path) -> web.Application:
     audit = AuditLog(records.directory("audit.jsonl"), Writer())
     history = EventLog(records.directory("events.jsonl"), Writer(), clock.now)
     logs, health = BootLogs(records.directory), Health(background)
-    handlers = Handlers(service, Backstage(records, images, logs, meter, audit, history, health.families))
+    backstage = Backstage(records, images, logs, meter, audit, history, health.families, Enrolment())
+    handlers = Handlers(service, backstage)
     return application(handlers.bound(), CertificateGate(peers, bench.operators))
 
 

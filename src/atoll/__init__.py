@@ -2,5 +2,5 @@
 
 __version__ = "0.1.0"
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 2
 """Of what agents keep on disk: see atoll.serving.formats."""

@@ -57,6 +57,13 @@ class Reply:
         return json.loads(self.body)
 
 
+WITHOUT_NAME_SERVERS = (
+    *("unshare", "--mount", "--propagation", "private", "sh", "-c"),
+    *('mount --bind /dev/null /etc/resolv.conf && exec "$@"', "sh"),
+)
+"""`atoll doctor` asks those of the host, and a test asks nobody outside."""
+
+
 @dataclass(frozen=True)
 class Cli:
     """The `atoll` command on one cloud, as a script would use it, and what a script could look at besides."""
@@ -79,8 +86,9 @@ class Cli:
         settings.setdefault("ATOLL_IDS", str(self.ids))
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ATOLL_")}
         options = {"stdin": subprocess.DEVNULL, **options}
+        prefix = (*WITHOUT_NAME_SERVERS, *self.prefix) if words[:1] == ("doctor",) else self.prefix
         return subprocess.Popen(
-            [*self.prefix, str(self.program), *words], env={**inherited, **settings}, **options
+            [*prefix, str(self.program), *words], env={**inherited, **settings}, **options
         )
 
     def __call__(

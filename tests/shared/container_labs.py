@@ -14,7 +14,7 @@ import msgspec
 from atoll.drivers.machine.base import Machine, MachineDriver
 from atoll.drivers.machine.docker import record as docker_record
 from atoll.drivers.machine.docker.config import LABEL
-from atoll.drivers.machine.docker.driver import DockerDriver
+from atoll.drivers.machine.docker.driver import DockerDriver, remove_containers
 from atoll.drivers.machine.lxc import record
 from atoll.drivers.machine.lxc.config import IDS
 from atoll.drivers.machine.lxc.driver import LxcDriver
@@ -240,6 +240,13 @@ class DockerLab(ContainerLab):
         super().__init__(directory, image)
         self.socket = socket
         self._ask = ask
+
+    async def close(self) -> None:
+        try:
+            await super().close()
+        finally:
+            # Its images too: others count what an engine has.
+            await remove_containers(self.socket, self.group)
 
     def make_driver(self, exits: Exits) -> DockerDriver:
         return DockerDriver(self.socket, exits, namespace=self.namespace)

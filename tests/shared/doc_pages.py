@@ -1,19 +1,24 @@
 """The commands on a page of docs/, and what the page says that they print. Pure, but for reading the page.
 
-They stand in blocks that begin with ```console. A line with `$ ` is a command; one that ends with `# refused` fails.
+They stand in blocks that begin with ```console. A line with `$ ` is a command, one with `laptop$ ` a command on another
+machine; one that ends with `# refused` fails.
 Lines below it are from its output: each must be there, in this order, with any blanks; `…` stands for anything.
+A block of another language whose first line (or second, after `#!`) is `# NAME.EXT` is a file of that name, which
+commands below it use.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFUSED = "# refused"
+LAPTOP = "laptop"
 
-_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"(?:#!.*\n)?# ([\w-]+\.\w+)\n")
 
 
 @dataclass(frozen=True)
@@ -21,20 +26,28 @@ class Step:
     command: str
     refused: bool
     shown: tuple[str, ...]
+    elsewhere: bool = False
+    """On another machine than that of the cloud."""
+    file: str = ""
+    """Not a command, but what is to be in the file of this name."""
 
 
 def steps_of(page: str) -> list[Step]:
     """All commands of a page, in order."""
     steps: list[Step] = []
-    for block in _BLOCK.findall(page):
+    for language, block in _BLOCK.findall(page):
+        if language != "console":
+            named = _FILE.match(block)
+            steps += [Step(block, False, (), file=named[1])] if named else []
+            continue
         for line in block.splitlines():
-            if line.startswith("$ "):
-                command = line[2:].rstrip()
-                refused = command.endswith(REFUSED)
-                steps.append(Step(command.removesuffix(REFUSED).rstrip(), refused, ()))
+            prompt, dollar, command = line.partition("$ ")
+            if dollar and prompt in ("", LAPTOP):
+                refused = command.rstrip().endswith(REFUSED)
+                plain = command.rstrip().removesuffix(REFUSED).rstrip()
+                steps.append(Step(plain, refused, (), prompt == LAPTOP))
             elif line.strip():
-                last = steps[-1]
-                steps[-1] = Step(last.command, last.refused, (*last.shown, line))
+                steps[-1] = replace(steps[-1], shown=(*steps[-1].shown, line))
     return steps
 
 

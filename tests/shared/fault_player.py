@@ -8,6 +8,7 @@ end all VMs are destroyed, and nothing of them is left.
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -17,27 +18,31 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
-from atoll.api import changes, given, quotas, volumes
+from atoll.api import changes, given, publishing, quotas, shares, suspending, volumes
 from atoll.api import hypervisor as api
 from atoll.api.async_client import AsyncClient
 from atoll.api.changes import ChangeVm
 from atoll.api.hypervisor import CreateVm, StopVm, Wait
 from atoll.api.route import Done
-from atoll.api.volumes import AddVolume
+from atoll.api.suspending import SuspendVm
+from atoll.api.volumes import AddVolume, ChangeVolume
 from atoll.errors import AtollError, Conflict, NoCapacity, NotFound, PoolEmpty, TimedOut, Unreachable
 from atoll.model.long_lived import LongLivedCredential
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.node import Node
+from atoll.model.publishing import Publication
 from atoll.model.quota import HolderKind
-from atoll.model.vm import VM, RestartPolicy, VmSpec
+from atoll.model.share import Share
+from atoll.model.vm import VM, RestartPolicy, SuspendTo, VmSpec, VmState
 from atoll.model.volume import VolumeSpec
 from fault_schedules import ENDED, REBOOTED, Agent, Schedule
 
 NAMES = ("ada", "bob", "cyd")
 SPARE = Subnet("spare", "10.79.0.0/24", "10.79.0.1")
 SPARE_ADDRESSES = tuple(Address(f"10.79.0.{last}", mac_for(f"10.79.0.{last}")) for last in (10, 11))
+LOOPBACK = f"127.{100 + os.getpid() % 100}.{os.getpid() // 100 % 250}.77"
 DOWN = frozenset({"stopped", "crashed", "failed-to-start"})
-BETWEEN = frozenset({"starting", "stopping", "destroying"})
+BETWEEN = frozenset({"starting", "stopping", "suspending", "resuming", "destroying"})
 """States of VMs that somebody is at work on, or whose last action failed half-way."""
 REFUSED = (Conflict, NoCapacity, NotFound, PoolEmpty)
 GONE = "gone"
@@ -49,17 +54,29 @@ OUTCOMES: dict[str, frozenset[str]] = {
     "stop": frozenset({"stopping", "stopped"}),
     "reboot": frozenset({"stopping", "stopped", "running", "failed-to-start"}),
     "destroy": frozenset({"destroying", GONE}),
+    "suspend": frozenset({"running", "suspending", "suspended"}),
+    "suspend-to-disk": frozenset({"running", "suspending", "suspended"}),
+    "resume": frozenset({"suspended", "resuming", "running"}),
 }
 """What may come of it when it fails or nobody was told how it ended, beside what was before."""
 AFTERWARDS = {"starting": {"running", "crashed"}, "stopping": {"stopped"}, "destroying": {GONE}}
+AFTERWARDS |= {"suspending": {"running", "suspended"}, "resuming": {"running", "suspended"}}
 """What the next agent makes of it."""
 ENDS = {
-    ENDED: dict.fromkeys(("running", "starting"), DOWN | {"running"}),
-    REBOOTED: dict.fromkeys(("running", "starting", "crashed", "failed-to-start"), DOWN | {"running"}),
+    ENDED: dict.fromkeys(("running", "starting", "suspended", "suspending", "resuming"), DOWN | {"running"}),
+    REBOOTED: dict.fromkeys(
+        ("running", "starting", "crashed", "failed-to-start", "suspended", "suspending", "resuming"),
+        DOWN | {"running"},
+    ),
 }
 """What may be found of a VM after something happened while there was no agent."""
-CUT_SHORT = {"start": {"starting"}, "reboot": {"starting"}}
+CUT_SHORT = {"start": {"starting"}, "reboot": {"starting"}, "suspend": {"suspending"}, "resume": {"resuming"}}
 """What an agent that is ended may leave beside `OUTCOMES`, for the next one."""
+
+
+def has_machine(vm: VM) -> bool:
+    """Whether something of it runs on its host, or is held still there."""
+    return vm.state is VmState.RUNNING or (vm.state is VmState.SUSPENDED and not vm.is_on_disk)
 
 
 class World(Protocol):
@@ -325,6 +342,10 @@ class Player:
                 # Of somebody who has nothing here.
                 quota = quotas.SetQuota(HolderKind.USER, "nobody", vms=self._marks)
                 await client.call(quotas.QUOTA_SET, body=quota)
+            case "allow-share":
+                await client.call(shares.SHARE_ALLOW, body=Share("spare", "/srv", read_only=True))
+            case "deny-share":
+                await client.call(shares.SHARE_DENY, query=shares.ShareName("spare"))
             case "change-node":
                 self._marks += 1
                 ratio = 1 + self._marks % 3 / 2
@@ -418,6 +439,12 @@ class Player:
                 return await _last(client.stream(api.VM_START, vm, body=Wait("started", 10)))
             case "reboot":
                 return await _last(client.stream(api.VM_REBOOT, vm, body=Wait("started", 10)))
+            case "suspend":
+                return await client.call(suspending.VM_SUSPEND, vm, body=SuspendVm())
+            case "suspend-to-disk":
+                return await client.call(suspending.VM_SUSPEND, vm, body=SuspendVm(SuspendTo.DISK))
+            case "resume":
+                return await client.call(suspending.VM_RESUME, vm)
             case "change":
                 return await self._change(client, name, ChangeVm(tags={"mark": f"m{self._marks}"}))
             case "rewrite":
@@ -430,12 +457,27 @@ class Player:
                 new = next((one for one in ("red", "blue", "green") if one not in there), "red")
                 body = AddVolume(VolumeSpec(1, new), attach=new == "red")
                 return await _last(client.stream(volumes.VOLUME_ADD, vm, body=body))
+            case "publish":
+                # One of loopback that nobody else has on this host.
+                one = Publication(20_080 + NAMES.index(name), 80, LOOPBACK)
+                return await client.call(publishing.VM_PUBLISH, vm, body=publishing.Publish((one,)))
+            case "unpublish":
+                port = publishing.Unpublish(20_080 + NAMES.index(name))
+                return await client.call(publishing.VM_UNPUBLISH, vm, query=port)
             case "delete-volume":
                 found = await client.call(api.VM_SHOW, vm)
                 first = next((volume.name for volume in found.volumes if volume.store), "")
                 if not first:
                     return await self._do(client, "add-volume", name)
                 return await client.call(volumes.VOLUME_DELETE, {**vm, "volume": first})
+            case "grow-volume":
+                found = await client.call(api.VM_SHOW, vm)
+                stored = next((volume for volume in found.volumes if volume.store), None)
+                if stored is None:
+                    return await self._do(client, "add-volume", name)
+                path = {**vm, "volume": stored.name}
+                larger = ChangeVolume(size_mib=stored.size_mib + 1)
+                return await _last(client.stream(volumes.VOLUME_CHANGE, path, body=larger))
         raise AssertionError(action)
 
     def _create(self, action: str, name: str) -> CreateVm:
@@ -469,7 +511,17 @@ CREATES = frozenset(
     {"create", "create-disk", "create-data", "create-role", "create-restarting", "twin", "large-twin"}
 )
 OF_NODES = frozenset(
-    {"give", "add-spare", "change-spare", "empty-spare", "remove-spare", "set-quota", "change-node"}
+    {
+        "give",
+        "add-spare",
+        "change-spare",
+        "empty-spare",
+        "remove-spare",
+        "set-quota",
+        "change-node",
+        "allow-share",
+        "deny-share",
+    }
 )
 WAITS: dict[str, Callable[[Node], bool]] = {
     "template": lambda node: node.templates > 0,
@@ -482,16 +534,27 @@ FITS: dict[str, frozenset[str]] = {
     "move": DOWN,
     "stop": frozenset({"running"}),
     "reboot": frozenset({"running"}),
+    "publish": frozenset({"running"}),
+    "unpublish": frozenset({"running"}),
+    "suspend": frozenset({"running"}),
+    "suspend-to-disk": frozenset({"running"}),
+    "resume": frozenset({"suspended"}),
 }
 NEEDS = {
     "start": "stop",
     "move": "stop",
     "stop": "create",
     "reboot": "create",
+    "suspend": "create",
+    "suspend-to-disk": "create",
+    "resume": "suspend",
     "change": "create",
     "rewrite": "create",
     "add-volume": "create",
     "delete-volume": "create-disk",
+    "publish": "create",
+    "unpublish": "create",
+    "grow-volume": "create-disk",
     "destroy": "create",
 }
 

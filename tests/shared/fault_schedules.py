@@ -35,15 +35,22 @@ OF_COMMANDS = _of("install", "uninstall", "switches")
 """Steps of commands: struck in tests/host/install, and in tests/host/attacks/test_nat.py."""
 OF_CONTAINERS = _of("docker") | {"change.grown", "change.shrunk"}
 """Struck in tests/host/faults/test_containers.py."""
-OF_ISSUERS = frozenset({"credentials.issued"})
-"""Struck in tests/services/hypervisor/test_background_faults.py."""
-OF_SIM = STEPS - OF_COMMANDS - OF_CONTAINERS - OF_ISSUERS - _of("qemu")
+OF_ISSUERS = _of("ssh") | {"credentials.issued", "invitation.taken"}
+"""Struck in tests/services/hypervisor: test_background_faults.py, test_joining.py and test_ssh.py."""
+OF_UPLINKS = frozenset({"subnet.routed"})
+"""Struck in tests/host/network/test_outside.py."""
+OF_PUBLISHER = _of("publisher")
+"""Of the process that carries connections: struck where agents are processes too."""
+OF_SIM = STEPS - OF_COMMANDS - OF_CONTAINERS - OF_ISSUERS - OF_UPLINKS - _of("qemu")
 """Those that an agent with simulated machines passes."""
 
 WORDS = (
     *("create", "create-disk", "create-data", "create-role", "create-restarting", "twin"),
     *("stop", "start", "reboot", "destroy", "change", "rewrite", "move", "add-volume", "delete-volume"),
+    *("publish", "unpublish"),
+    *("grow-volume", "suspend", "suspend-to-disk", "resume"),
     *("give", "add-spare", "change-spare", "empty-spare", "remove-spare", "set-quota", "change-node"),
+    *("allow-share", "deny-share"),
 )
 """What agents are asked for. The spare subnet comes, is changed and goes; no VM is in it."""
 ENDED, REBOOTED, NO_TEMPLATES = "guests end", "host reboots", "templates go"
@@ -97,12 +104,20 @@ _ROADS: dict[str, Agent] = {
     "change": Agent("rewrite"),
     "move": Agent("move"),
     "volume": Agent("add-volume delete-volume"),
+    "publish": Agent("publish unpublish"),
+    "publish.pointed": Agent("publish stop"),
+    "publisher": Agent("publish", meanwhile=REBOOTED),
+    "volume.grows": Agent("grow-volume"),
+    "volume.grown": Agent("grow-volume"),
     "template": Agent("twin template", meanwhile=NO_TEMPLATES),
     "template.dropped": Agent("twin template large-twin fault", meanwhile=NO_TEMPLATES, config="few"),
     "fork": Agent("twin template twin"),
     "handover": Agent("twin member twin", config="pool"),
     "pool": Agent("twin member", config="pool"),
     "qemu": Agent("create stop", config="cold"),
+    "suspend": Agent("suspend-to-disk"),
+    "resume": Agent("suspend resume"),
+    "restore": Agent("suspend-to-disk resume"),
     "exit": Agent(meanwhile=ENDED),
     "duty": Agent(meanwhile=ENDED),
     "relaunch": Agent(meanwhile=REBOOTED),
@@ -111,6 +126,7 @@ _ROADS: dict[str, Agent] = {
     "addresses": Agent("add-spare empty-spare"),
     "quota": Agent("set-quota"),
     "node": Agent("change-node"),
+    "share": Agent("allow-share deny-share"),
     "ids": Agent(meanwhile=IDS_LOST),
     "ids.given-back": Agent(meanwhile=IDS_LEFT),
     "image": Agent("create", meanwhile=NEW_IMAGES),
@@ -124,6 +140,8 @@ _BEFORE: dict[str, Agent] = {
     "recovery.one": Agent("create"),
     "recovery.undone": Agent("create", "create.launched:1"),
     "trash": Agent("destroy", "discard.renamed:1"),
+    "publish": Agent("create unpublish"),
+    "publisher": Agent("create unpublish"),
 }
 
 
@@ -145,6 +163,8 @@ _UNDONE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("launch.started", "create", ("halt.killed", "discard.renamed")),
     ("start.launched", "start", ("halt.killed", "halt.unplugged", "halt.released", "write.renamed")),
     ("volume.claimed", "add-volume", ("write.renamed",)),
+    ("suspend.saved", "suspend-to-disk", ("write.renamed",)),
+    ("restore.restored", "suspend-to-disk resume", ("halt.killed", "halt.released", "write.renamed")),
     ("move.carried", "move", ("write.renamed",)),
 )
 """What fails, what is asked for so that it does, and the steps that are passed while it is undone."""

@@ -28,7 +28,7 @@ from atoll.model.image import DirectBoot
 from atoll.model.network import METADATA_IP, Address, Subnet, mac_for
 from atoll.model.vm import VM, VmSpec
 from atoll.plan.firewall import link_for
-from atoll.system import namespaces
+from atoll.system import cgroups, namespaces, steps
 from atoll.system.links import Links
 
 SERVING_S = 30.0
@@ -80,13 +80,16 @@ class Site:
 class Node:
     """One agent in a namespace of its own."""
 
-    def __init__(self, site: Site, name: str, ip: str, **settings: Any) -> None:
-        """`settings` are of its configuration, beside or instead of what they are otherwise."""
+    def __init__(self, site: Site, name: str, ip: str, outside: str | None = None, **settings: Any) -> None:
+        """`settings` are of its configuration, beside or instead of what they are otherwise. `outside`: the namespace
+        that its agents are started in, where that is not the host's."""
         self.site = site
         self.name = name
+        self._outside = outside
         self.identity = f"{name} {ip}"
         """What tells it from all others."""
         self.namespace = site.namespace(name)
+        self.cgroup = f"atoll/{self.namespace}"
         self._config = site.directory / f"{name}.json"
         self.log = site.directory / f"{name}.log"
         told = {
@@ -100,7 +103,7 @@ class Node:
                 "certificate": str(site.server[0]),
                 "key": str(site.server[1]),
             },
-            "cgroup": f"atoll/{self.namespace}",
+            "cgroup": self.cgroup,
             "namespace": self.namespace,
             "service_prefix": self.namespace,
             "listen": ["127.0.0.1"],
@@ -116,10 +119,18 @@ class Node:
         self._process: subprocess.Popen[bytes] | None = None
         site.stack.callback(self._remove)
 
-    def start(self) -> None:
+    def start(self, faults: str = "") -> None:
+        """`faults`: see atoll.system.steps."""
         with self.log.open("ab") as log:
-            command = [sys.executable, "-m", "atoll.hypervisor", str(self._config)]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            entered = [] if self._outside is None else ["nsenter", f"--net=/run/netns/{self._outside}"]
+            command = [*entered, sys.executable, "-m", "atoll.hypervisor", str(self._config)]
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, steps.VARIABLE: faults},
+            )
         until = time.monotonic() + SERVING_S
         while True:
             with (
@@ -143,23 +154,34 @@ class Node:
             self._process.wait()
             self._process = None
 
-    def call(self, route: Any, params: dict[str, str] | None = None, body: Any = None) -> Any:
+    def call(
+        self,
+        route: Any,
+        params: dict[str, str] | None = None,
+        body: Any = None,
+        query: Any = None,
+        context: ssl.SSLContext | None = None,
+    ) -> Any:
+        """As an operator, or as whoever the context is."""
+
         def inside() -> Any:
+            with Client([("127.0.0.1", PORT)], context or self.site.context, timeout_s=20) as client:
+                return client.call(route, params or {}, body=body, query=query)
+
+        return namespaces.inside(self.namespace, inside)
+
+    def metrics_page(self) -> bytes:
+        def inside() -> bytes:
             with Client([("127.0.0.1", PORT)], self.site.context, timeout_s=20) as client:
-                return client.call(route, params or {}, body=body)
+                return b"".join(client.download(METRICS))
 
         return namespaces.inside(self.namespace, inside)
 
     def metrics(self) -> dict[tuple[str, ...], float]:
         """By the name of each sample and the values of its labels."""
-
-        def inside() -> str:
-            with Client([("127.0.0.1", PORT)], self.site.context, timeout_s=20) as client:
-                return b"".join(client.download(METRICS)).decode()
-
         return {
             (sample.name, *sample.labels.values()): sample.value
-            for family in text_string_to_metric_families(namespaces.inside(self.namespace, inside))
+            for family in text_string_to_metric_families(self.metrics_page().decode())
             for sample in family.samples
         }
 
@@ -192,6 +214,9 @@ class Node:
         request = api.CreateVm(spec, wait=api.Wait("started", 20))
         return self._stream(api.VM_CREATE, {}, request)
 
+    def start_vm(self, vm: VM) -> VM:
+        return self._stream(api.VM_START, {"vm": vm.ip}, api.Wait("started", 20))
+
     def reboot(self, vm: VM, wait_for: str, timeout_s: float = 20) -> VM:
         return self._stream(api.VM_REBOOT, {"vm": vm.ip}, api.Wait(wait_for, timeout_s))
 
@@ -217,6 +242,9 @@ class Node:
 
     def _remove(self) -> None:
         self.kill()
+        # What outlives agents, as the publisher does.
+        cgroups.kill_all(self.cgroup)
+        cgroups.remove(self.cgroup)
         for name in namespaces.names():
             if name.startswith(f"{self.namespace}-"):
                 namespaces.delete(name)

@@ -128,11 +128,12 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(os.fspath(self._path))
 
 
-def ask(listening: Path, path: str, verb: str = "GET") -> bytes:
+def ask(listening: Path, path: str, verb: str = "GET", body: bytes | None = None) -> bytes:
     """What the engine answers to one request."""
     connection = _UnixConnection(listening)
+    headers = {"Content-Type": "application/json"} if body is not None else {}
     try:
-        connection.request(verb, path)
+        connection.request(verb, path, body, headers)
         return connection.getresponse().read()
     finally:
         connection.close()

@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -152,6 +153,10 @@ async def make_noise(client: AsyncClient, name: str, driver: str, tally: Counter
 # --- the victim
 
 
+GOING_S = 3.0
+"""For an agent that was killed to be seen as gone."""
+
+
 class Victim:
     """A guest that behaves, and asks for its metadata and its lease all the time."""
 
@@ -175,9 +180,13 @@ class Victim:
             self.asked[what] += 1
         except (OSError, AssertionError, ValueError, IndexError) as error:
             # With no agent, one that is told to end, or another than at the beginning, it asks again. The sockets of
-            # a process are closed a moment before it is seen to be gone.
-            await asyncio.sleep(0.3)
-            if agent is not None and self._node.served() == agent and "TERM" not in self._node.faults[-1]:
+            # a process are closed before it is seen to be gone: on a busy machine, long before.
+            until = time.monotonic() + GOING_S
+            while agent is not None and time.monotonic() < until:
+                if self._node.served() != agent or "TERM" in self._node.faults[-1]:
+                    return
+                await asyncio.sleep(0.1)
+            if agent is not None:
                 self.failed.append(f"the victim {what}: {error!r}")
 
     def _reads_metadata(self) -> None:

@@ -26,6 +26,7 @@ from atoll.images.store import ImageStore
 from atoll.model.image import DirectBoot
 from atoll.model.vm import VM, VmSpec
 from atoll.plan.firewall import link_for
+from atoll.serving import audit, event_log
 from atoll.system import cgroups, logs, namespaces, processes
 from atoll.system.links import Links
 from node_labs import PORT, Guest
@@ -36,12 +37,12 @@ NURSERY = [sys.executable, str(Path(__file__).parents[1] / "host/faults/nursery.
 BRIDGE = "br-default"
 SIM_IMAGE = "tiny"
 MOST_BYTES = {
-    "audit.jsonl": 64 << 20,
-    "events.jsonl": 32 << 20,
-    "soak.log": logs.LIMIT + 65536,
-    "soak.log.1": logs.LIMIT + 65536,
+    "audit.jsonl": (audit.KEPT + 1) * audit.LIMIT_BYTES,
+    "events.jsonl": (event_log.KEPT + 1) * event_log.LIMIT_BYTES,
+    "soak.log": 2 * (logs.LIMIT + 65536),
 }
-"""Files that grow on purpose, and how far."""
+"""Files that grow on purpose, and how far, with those that they were turned over to: NAME.1, NAME.2, …"""
+_OLDER = re.compile(r"(.*/(?:audit\.jsonl|events\.jsonl|soak\.log))\.\d+")
 _NUMBERS = re.compile(r"(?<=memfd:)\S+|(?<=:\[)\d+")
 _MARKS = re.compile(r'"(?:handle|expires)": \d+,? ?')
 
@@ -222,7 +223,7 @@ class SoakNode:
         namespaces_of_it = sorted(name for name in namespaces.names() if identity in name)
         return {
             "namespaces": Counter(namespaces_of_it),
-            "files": Counter(_paths(self.cloud.directory)),
+            "files": Counter(path for path in _paths(self.cloud.directory) if not _OLDER.fullmatch(path)),
             "user ids": Counter(_paths(self.cloud.ids)),
             "files in /run": Counter(path for path in _paths(Path("/run")) if self._is_mine(path)),
             "mounts": Counter(filter(self._is_mine, _mounts())),
@@ -262,10 +263,13 @@ class SoakNode:
 
     def too_large(self) -> list[str]:
         """Files that grow on purpose, and have grown too far."""
-        found = [(path, MOST_BYTES.get(path.name, 0)) for path in self.cloud.directory.rglob("*")]
-        return [
-            f"{path}: {path.stat().st_size} bytes" for path, most in found if 0 < most < path.stat().st_size
-        ]
+        sizes: Counter[str] = Counter()
+        for path in self.cloud.directory.rglob("*"):
+            older = _OLDER.fullmatch(str(path))
+            name = Path(older[1]).name if older else path.name
+            if name in MOST_BYTES:
+                sizes[name] += path.stat().st_size
+        return [f"{name}: {size} bytes" for name, size in sizes.items() if size > MOST_BYTES[name]]
 
 
 async def created(client: AsyncClient, request: api.CreateVm) -> VM:

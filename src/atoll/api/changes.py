@@ -20,6 +20,7 @@ from atoll.model.checks import (
     check_tags,
 )
 from atoll.model.hardware import KernelOptions, Netboot, Watchdog, WatchdogAction, check_kernel_options
+from atoll.model.share import MAX_MOUNTS, Mounts, check_mounts
 from atoll.model.ssh import SshKeys, check_ssh_keys
 from atoll.model.vm import (
     MAX_MEMORY_MIB,
@@ -71,6 +72,10 @@ class ChangeVm(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     """Null: never."""
     subnet: Name | UnsetType = UNSET
     """Gives it a new address there. Only while it is down."""
+    add_shares: Mounts | UnsetType = UNSET
+    """Folders that it is to have as well, or in another place than before; those that are not named stay."""
+    remove_shares: Annotated[tuple[Name, ...], Meta(max_length=MAX_MOUNTS)] | UnsetType = UNSET
+    """Not there is fine."""
 
     def __post_init__(self) -> None:
         if self.name is not UNSET:
@@ -91,6 +96,12 @@ class ChangeVm(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
                 raise Invalid("previous_user_data", True, "contradicts user data that is given")
         if self.subnet is not UNSET:
             check_name("subnet", self.subnet)
+        added = () if self.add_shares is UNSET else self.add_shares
+        check_mounts(added)
+        for name in () if self.remove_shares is UNSET else self.remove_shares:
+            check_name("share", name)
+            if any(mount.name == name for mount in added):
+                raise Invalid("share", name, "is added and removed at once")
         if self.kernel_options is not UNSET:
             check_kernel_options(self.kernel_options)
 

@@ -236,7 +236,10 @@ class Client:
 
 
 def _open(address: Address, context: ssl.SSLContext) -> ssl.SSLSocket:
-    plain = socket.create_connection(address, CONNECT_TIMEOUT_S)
+    host, port = address
+    # As bytes: the rules of IDNA, which text goes through, are tables that would have to be loaded.
+    name = host.encode() if host.isascii() else host
+    plain = socket.create_connection((name, port), CONNECT_TIMEOUT_S)  # type: ignore[arg-type]
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return context.wrap_socket(plain, server_hostname=address[0])

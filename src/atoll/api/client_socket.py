@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import select
 import ssl
+from collections import deque
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 
-from atoll.api.websocket import BINARY, CLOSE, PING, PONG, TEXT, Message, Reader, masked
+from atoll.api.websocket import BINARY, CLOSE, PING, PONG, TEXT, Message, Reader, bulk, masked
 from atoll.errors import AtollError, Unreachable, from_wire
 
 CHUNK = 64 << 10
-_RECORD = 16 << 10
+_AT_ONCE = 512 << 10
+"""Bytes that are taken from the service before anybody looks at them."""
 _CLOSE_S = 1.0
 _NORMAL, _ABNORMAL, _POLICY, _INTERNAL = 1000, 1006, 1008, 1011
 
@@ -23,7 +25,9 @@ class ClientSocket:
         self._sock = sock
         self._where = where
         self._reader = Reader()
-        self._out = bytearray()
+        self._out: deque[bytes | memoryview] = deque()
+        self.unsent = 0
+        """Bytes that wait for the service to take them."""
         self._closed = False
         sock.setblocking(False)
         self._come = self._reader.feed(rest)
@@ -36,17 +40,13 @@ class ClientSocket:
     ) -> None:
         self.close()
 
-    @property
-    def unsent(self) -> int:
-        """Bytes that wait for the service to take them."""
-        return len(self._out)
-
-    def put(self, message: bytes | str) -> None:
+    def put(self, message: str) -> None:
         """Send it, when the service takes it."""
-        if isinstance(message, str):
-            self._out += masked(TEXT, message.encode())
-        else:
-            self._out += masked(BINARY, message)
+        self._put(masked(TEXT, message.encode()))
+
+    def put_bytes(self, *parts: bytes) -> None:
+        """The same for a binary message, of these parts."""
+        self._put(bulk(*parts))
 
     def push_back(self, message: str) -> None:
         """Have it come again with the next step."""
@@ -79,22 +79,29 @@ class ClientSocket:
         if self._closed:
             return
         self._closed = True
-        self._out += masked(CLOSE, _NORMAL.to_bytes(2, "big"))
+        self._put(masked(CLOSE, _NORMAL.to_bytes(2, "big")))
         try:
             self._sock.settimeout(_CLOSE_S)
-            if len(self._out) <= CHUNK:
-                self._sock.sendall(self._out)
+            if self.unsent <= CHUNK:
+                self._sock.sendall(b"".join(self._out))
         except OSError:
             pass
         finally:
             self._sock.close()
 
+    def _put(self, frame: bytes) -> None:
+        self._out.append(frame)
+        self.unsent += len(frame)
+
     def _flush(self) -> None:
         try:
             while self._out:
                 # The same bytes again after a refusal: TLS has begun with them.
-                sent = self._sock.send(bytes(self._out[:_RECORD]))
-                del self._out[:sent]
+                sent = self._sock.send(self._out[0])
+                self.unsent -= sent
+                rest = memoryview(self._out.popleft())[sent:]
+                if rest:
+                    self._out.appendleft(rest)
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
             return
         except OSError as error:
@@ -102,21 +109,28 @@ class ClientSocket:
 
     def _take(self) -> list[bytes | str]:
         come, self._come = self._come, []
+        taken, has_gone = 0, False
         try:
-            data = self._sock.recv(CHUNK)
+            # A record of TLS at a time is all that it gives.
+            while taken < _AT_ONCE and not has_gone:
+                data = self._sock.recv(CHUNK)
+                taken += len(data)
+                has_gone = not data
+                come += self._reader.feed(data)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return self._understood(come)
+            pass
         except OSError as error:
-            raise self._broke(error) from None
-        if not data and not come:
+            if not come:
+                raise self._broke(error) from None
+        if has_gone and not come:
             raise self._broke("the service has gone")
-        return self._understood([*come, *self._reader.feed(data)])
+        return self._understood(come)
 
     def _understood(self, messages: Iterable[Message]) -> list[bytes | str]:
         found: list[bytes | str] = []
         for message in messages:
             if message.kind == PING:
-                self._out += masked(PONG, message.data)
+                self._put(masked(PONG, message.data))
             elif message.kind == TEXT:
                 found.append(message.data.decode("utf-8", "replace"))
             elif message.kind == BINARY:

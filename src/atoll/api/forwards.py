@@ -16,6 +16,9 @@ from atoll.api.route import NOTHING, Problem, Socket
 
 class Target(Struct, frozen=True, forbid_unknown_fields=True):
     port: Annotated[int, Meta(ge=1, le=65535, description="a TCP port of the guest, at its first address")]
+    check: Annotated[
+        bool, Meta(description="only say whether the caller may, and the VM runs; connect to nothing")
+    ] = False
 
 
 class End(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -20,9 +20,11 @@ from atoll.errors import Malformed
 from atoll.model.command import Command, Size
 
 STDIN, STDOUT, STDERR = 0, 1, 2
-MOST_DATA = 32 << 10
+MOST_DATA = 256 << 10
 """Bytes of a stream in one frame."""
-WINDOW = 256 << 10
+FIRST_WINDOW = 256 << 10
+"""Bytes of standard input that may be sent at first, in frames of an eighth of it at most."""
+WINDOW = 2 << 20
 """Bytes of standard input that may be under way. So the service reads on, and sees at once that a caller goes."""
 
 
@@ -47,7 +49,8 @@ class Told(Struct, frozen=True, omit_defaults=True):
     """What the service says beside the bytes: one of these at a time."""
 
     taken: int = 0
-    """So many more bytes of standard input were taken: as many may be sent again, beyond the first `WINDOW`."""
+    """So many more bytes of standard input may be sent, beyond the first `FIRST_WINDOW`: at first the rest of
+    `WINDOW`, then what was taken."""
     ended: Ended | None = None
 
 
@@ -63,6 +66,7 @@ VM_EXEC = Socket(
     heard=Control,
     told=Told,
     heartbeat_s=None,
+    most_message=MOST_DATA + 1,
 )
 
 ROUTES = (VM_EXEC,)

@@ -1,6 +1,7 @@
 """The client's side of HTTP/1.1, for those who cannot wait for an import. Effects: reads and writes one connection.
 
-It speaks what services of ours speak: bodies with a length or in chunks, one request at a time, the connection kept.
+It speaks what services of ours speak: bodies with a length or in chunks, one request at a time, the connection kept;
+and what others may answer in their place.
 The standard library's client reads headers as mail, and that takes as long to import as TLS does.
 """
 
@@ -73,9 +74,10 @@ class Connection:
         status, headers = parse_head(self._wire.head())
         while 100 <= status < 200 and status != 101:
             status, headers = parse_head(self._wire.head())
-        if headers.get("connection", "").lower() == "close":
+        reply = Reply(self._wire, status, headers)
+        if reply.ends_with_connection or headers.get("connection", "").lower() == "close":
             self.kept = False
-        return Reply(self._wire, status, headers)
+        return reply
 
 
 class Reply:
@@ -87,10 +89,15 @@ class Reply:
         self._wire = wire
         self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         self._left = 0 if self._chunked else _length_of(status, headers)
-        """Bytes of the body, or of the chunk that is being read."""
-        self._over = not self._chunked and not self._left
+        """Bytes of the body, or of the chunk that is being read. None: all that comes."""
+        self._over = not self._chunked and self._left == 0
         self._ahead = b""
         """What was read in search of the end of a line, and is behind it."""
+
+    @property
+    def ends_with_connection(self) -> bool:
+        """Nothing says how long it is, as with services that are none of ours."""
+        return self._left is None
 
     @property
     def ended(self) -> bool:
@@ -108,6 +115,11 @@ class Reply:
             return piece
         if self._over:
             return b""
+        if self._left is None:
+            piece = self._wire.rest() or self._wire.receive(most)
+            self._ahead, piece = piece[most:], piece[:most]
+            self._over = not piece
+            return piece
         if not self._left:
             self._begin_chunk()
             if self._over:
@@ -161,9 +173,13 @@ class _Wire:
     def line(self, most: int) -> bytes:
         return self._until(b"\r\n", most)
 
+    def receive(self, most: int) -> bytes:
+        """What comes next; nothing at the end."""
+        return self._sock.recv(most)
+
     def some(self, most: int) -> bytes:
         if not self._have:
-            piece = self._sock.recv(most)
+            piece = self.receive(most)
             if not piece:
                 raise BadReply("it closed the connection")
             return piece
@@ -205,12 +221,14 @@ def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     return int(words[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-def _length_of(status: int, headers: Mapping[str, str]) -> int:
+def _length_of(status: int, headers: Mapping[str, str]) -> int | None:
     if status in (101, 204, 304):
         return 0
-    text = headers.get("content-length", "")
+    text = headers.get("content-length")
+    if text is None:
+        return None
     if not _is_number(text):
-        raise BadReply("an answer that does not say how long it is")
+        raise BadReply("an answer of no possible length")
     return int(text)
 
 

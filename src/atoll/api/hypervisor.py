@@ -6,7 +6,20 @@ from typing import Annotated, Any
 
 from msgspec import Meta, MsgspecError, Struct, json
 
-from atoll.api import changes, forwards, given, hands, observing, quotas, volumes
+from atoll.api import (
+    changes,
+    forwards,
+    given,
+    hands,
+    joining,
+    observing,
+    publishing,
+    quotas,
+    shares,
+    ssh,
+    suspending,
+    volumes,
+)
 from atoll.api.access import Access
 from atoll.api.codec import SECRET
 from atoll.api.route import NOTHING, Download, Route, Socket, Stream, Unary
@@ -429,6 +442,7 @@ PARAMETERS = {"vm": VM_REF_PATTERN, "ip": IP_PATTERN, "volume": VOLUME_PATTERN, 
 
 ROUTES: tuple[Route[Any, Any], ...] = (
     HEALTH,
+    *joining.ROUTES,
     OPENAPI,
     NODE_SHOW,
     NODE_DRAIN,
@@ -439,6 +453,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
     NODE_DELETE_LEASE,
     *given.ROUTES,
     *quotas.ROUTES,
+    *shares.ROUTES,
     LEASE_LIST,
     IMAGE_LIST,
     VM_LIST,
@@ -447,6 +462,8 @@ ROUTES: tuple[Route[Any, Any], ...] = (
     VM_START,
     VM_STOP,
     VM_REBOOT,
+    *suspending.ROUTES,
+    *ssh.ROUTES,
     VM_DESTROY,
     *changes.ROUTES,
     *volumes.ROUTES,
@@ -456,6 +473,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
     VM_VNC,
     *hands.ROUTES,
     *forwards.ROUTES,
+    *publishing.ROUTES,
     EVENTS,
     *observing.ROUTES,
 )

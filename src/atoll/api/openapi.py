@@ -12,6 +12,9 @@ from atoll.api.access import Access
 from atoll.api.route import NOTHING, OFFSET_HEADER, Download, Problem, Route, Socket, Stream, Unary, Upload
 
 REF = "#/components/schemas/{name}"
+# What OpenAPI 3.1 would leave unsaid, and generators of clients ask for.
+BYTES = {"schema": {"type": "string", "format": "binary"}}
+TEXT = {"schema": {"type": "string"}}
 
 
 def document(
@@ -98,7 +101,7 @@ def _operation(route: Route[Any, Any], schemas: _Schemas, patterns: dict[str, st
     if parameters:
         operation["parameters"] = parameters
     if isinstance(route, Upload):
-        content: dict[str, Any] = {"application/octet-stream": {}}
+        content: dict[str, Any] = {"application/octet-stream": BYTES}
         operation["requestBody"] = {"required": True, "content": content}
     elif route.body is not NOTHING:
         required = any(field.required for field in msgspec.structs.fields(route.body))
@@ -118,15 +121,7 @@ def _responses(route: Route[Any, Any], schemas: _Schemas) -> dict[str, Any]:
 def _success(route: Route[Any, Any], schemas: _Schemas) -> dict[str, Any]:
     match route:
         case Stream():
-            done = {} if route.result is NOTHING else {"result": schemas.of(route.result)}
-            line = {"item": schemas.of(route.item), **done, "error": schemas.of(Problem)}
-            schema = {"type": "object", "properties": line, "maxProperties": 1}
-            return {
-                "200": {
-                    "description": "one JSON object a line; blank lines are heartbeats",
-                    "content": {"application/jsonl": {"itemSchema": schema}},
-                }
-            }
+            return {"200": _lines(route, schemas)}
         case Unary() if route.result is NOTHING:
             return {"204": {"description": "done"}}
         case Unary() | Upload():
@@ -137,9 +132,8 @@ def _success(route: Route[Any, Any], schemas: _Schemas) -> dict[str, Any]:
                 }
             }
         case Download():
-            return {
-                "200": {"description": "raw bytes", "content": {route.content_type: {}}, **_headers(route)}
-            }
+            content = {route.content_type: TEXT if route.content_type.startswith("text/") else BYTES}
+            return {"200": {"description": "raw bytes", "content": content, **_headers(route)}}
         case Socket():
             told = "" if route.told is NOTHING else f"; text frames tell {route.told.__name__}"
             if route.first is not NOTHING:
@@ -147,6 +141,19 @@ def _success(route: Route[Any, Any], schemas: _Schemas) -> dict[str, Any]:
             return {"101": {"description": f"a WebSocket of raw bytes, both ways{told}"}}
         case _:
             raise TypeError(f"{route.name} is of no known kind of route")
+
+
+def _lines(route: Stream[Any, Any, Any, Any], schemas: _Schemas) -> dict[str, Any]:
+    line = {"item": schemas.of(route.item), "error": schemas.of(Problem)}
+    content: dict[str, Any] = {}
+    about = "one JSON object a line, as the schema says; blank lines are heartbeats"
+    if route.result is not NOTHING:
+        line["result"] = schemas.of(route.result)
+        content["application/json"] = {"schema": schemas.of(route.result)}
+        about = f"with Accept: application/json the result alone, when it is there; otherwise {about}"
+    # OpenAPI 3.1 has no word for what each line is; by custom it is the schema of the whole.
+    schema = {"type": "object", "properties": line, "maxProperties": 1}
+    return {"description": about, "content": {**content, "application/jsonl": {"schema": schema}}}
 
 
 def _headers(route: Download[Any, Any]) -> dict[str, Any]:
@@ -166,7 +173,8 @@ def reference(
         "",
         "Generated from the declarations in `src/atoll/api/` by `make reference`; a test keeps it so.",
         "",
-        "HTTPS with a client certificate on every route but those that are public. JSON in and out.",
+        "HTTPS with a client certificate on every route but those that are public. JSON in and out."
+        " A stream is lines of JSON; one that ends with a result gives that alone to `Accept: application/json`.",
         "",
         "| call | who | takes | gives | what for |",
         "|---|---|---|---|---|",

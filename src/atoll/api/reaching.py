@@ -5,6 +5,8 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Sequence
 
+from atoll.errors import Invalid
+
 Address = tuple[str, int]
 
 Tls = ssl.SSLContext | Callable[[], ssl.SSLContext]
@@ -37,3 +39,19 @@ def show(address: Address) -> str:
     """HOST:PORT as a URL has it: an IPv6 address stands in brackets."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse(field: str, text: str, port: int) -> Address:
+    """HOST or HOST:PORT; an IPv6 address with a port stands in brackets. `port` is for those that name none."""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        colon, digits = (rest[:1], rest[1:]) if bracket else ("", "")
+        sound = bool(bracket) and (not rest or colon == ":")
+    else:
+        host, colon, digits = text.partition(":") if text.count(":") == 1 else (text, "", "")
+        sound = True
+    if not sound or not host or any(char.isspace() or char in "/@?#" for char in host):
+        raise Invalid(field, text, "is not HOST or HOST:PORT", hint=f"for example 10.213.0.1:{port}")
+    if colon and not (digits.isascii() and digits.isdecimal() and 0 < int(digits[:6]) < 65536):
+        raise Invalid(field, text, "has a port that is not from 1 to 65535")
+    return host, int(digits) if colon else port

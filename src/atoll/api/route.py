@@ -52,6 +52,8 @@ class Call(Struct, Generic[B, Q], frozen=True):
     """What has to stay true while the call is open. A handler adds to it; one that raises an error ends the call."""
     notes: list[str] = []
     """What is to be known of it afterwards beside its result, such as why it was undone. A handler adds to it."""
+    source: str = ""
+    """The address that it comes from; empty: not known."""
 
 
 class ByteSocket(Protocol):
@@ -142,6 +144,8 @@ class Socket(Route[B, Q], Generic[B, Q], frozen=True, kw_only=True):
     """What the client says beside the bytes."""
     heartbeat_s: float | None = 20.0
     """How often each side asks whether the other is there. None: left to TCP, for those that may be slow to read."""
+    most_message: int = 64 << 10
+    """Bytes of a message that the client sends."""
 
 
 class Done(Struct, Generic[R], frozen=True):

@@ -15,10 +15,22 @@ from msgspec import Struct, structs
 
 from atoll.api.client import Client
 from atoll.api.codec import decoder, encode
-from atoll.api.hands import MOST_DATA, STDERR, STDIN, STDOUT, VM_EXEC, WINDOW, Control, Told, frame, unframe
+from atoll.api.hands import (
+    FIRST_WINDOW,
+    MOST_DATA,
+    STDERR,
+    STDIN,
+    STDOUT,
+    VM_EXEC,
+    WINDOW,
+    Control,
+    Told,
+    unframe,
+)
 from atoll.errors import AtollError, TooLarge, Unreachable, from_wire
 from atoll.model.command import Command, Size
 
+_STDIN = bytes((STDIN,))
 MOST_OUTPUT = 64 << 20
 """Bytes that `run` keeps of each stream where it is not told otherwise."""
 
@@ -36,17 +48,20 @@ class Window:
     """What may be sent of standard input. Pure."""
 
     def __init__(self) -> None:
-        self.room = WINDOW
+        self.room = FIRST_WINDOW
+        self._most = FIRST_WINDOW // 8
 
-    def frames(self, data: bytes) -> list[bytes]:
-        """Data, which is at most the room that there is, as frames."""
+    def pieces(self, data: bytes) -> list[bytes]:
+        """Data, which is at most the room that there is, in pieces for one frame each."""
         assert len(data) <= self.room
         self.room -= len(data)
-        pieces = (data[start : start + MOST_DATA] for start in range(0, len(data), MOST_DATA))
-        return [frame(STDIN, piece) for piece in pieces]
+        return [data[start : start + self._most] for start in range(0, len(data), self._most)]
 
     def taken(self, size: int) -> None:
         self.room = min(WINDOW, self.room + max(0, size))
+        # Only a service that takes large frames gives so much room.
+        if self.room > FIRST_WINDOW:
+            self._most = MOST_DATA
 
 
 def told_of(message: str) -> Told:
@@ -87,8 +102,8 @@ class Running:
 
     def write(self, data: bytes) -> None:
         """To its standard input: no more than there is room for."""
-        for one in self._window.frames(data):
-            self._socket.put(one)
+        for piece in self._window.pieces(data):
+            self._socket.put_bytes(_STDIN, piece)
 
     def end_input(self) -> None:
         self._put(Control(end_of_input=True))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import aiohttp
 from msgspec import structs
 
 from atoll.api.async_client import AsyncClient
 from atoll.api.codec import encode
-from atoll.api.hands import STDERR, STDOUT, VM_EXEC, Control, unframe
+from atoll.api.hands import STDERR, STDIN, STDOUT, VM_EXEC, Control, frame, unframe
 from atoll.api.running import MOST_OUTPUT, Finished, Window, told_of
 from atoll.errors import TooLarge, Unreachable
 from atoll.model.command import Command
@@ -53,14 +52,10 @@ async def _feed(
     unsent = memoryview(stdin)
     while unsent:
         piece = bytes(unsent[: window.room])
-        await _send(socket, window.frames(piece))
+        for one in window.pieces(piece):
+            await socket.send_bytes(frame(STDIN, one))
         unsent = unsent[len(piece) :]
         if not window.room:
             room.clear()
             await room.wait()
     await socket.send_str(encode(Control(end_of_input=True)).decode())
-
-
-async def _send(socket: aiohttp.ClientWebSocketResponse, frames: Sequence[bytes]) -> None:
-    for frame in frames:
-        await socket.send_bytes(frame)

@@ -145,6 +145,7 @@ async def _call(route: Route[Any, Any], entrance: _Entrance, request: web.Reques
         params=request.match_info,
         body=decode_body(route.body, data),
         query=decode_query(route.query, request.query),
+        source=request.remote or "",
     )
 
 
@@ -239,6 +240,8 @@ def _stream(bound: Bound, entrance: _Entrance) -> Endpoint:
                 contextlib.aclosing(_until_ended(lines, ended, HEARTBEAT_S)) as beats,
                 contextlib.aclosing(_until_error(bound.route, beats)) as rest,
             ):
+                if _asks_for_result(bound.route, request):
+                    return await _result(request, beats)
                 # The first line is awaited before the status goes out: a refusal is a status, not a line.
                 first = await anext(beats, None)
                 with contextlib.suppress(ClientConnectionResetError):
@@ -250,6 +253,26 @@ def _stream(bound: Bound, entrance: _Entrance) -> Endpoint:
         return response
 
     return answer
+
+
+def _asks_for_result(route: Route[Any, Any], request: web.Request) -> bool:
+    """Whether the client takes JSON by name and lines not, as clients that are generated from the document."""
+    assert isinstance(route, Stream)
+    accepted = request.headers.get(hdrs.ACCEPT, "").lower().split(",")
+    kinds = {one.partition(";")[0].strip() for one in accepted}
+    takes_json, takes_lines = JSON["Content-Type"] in kinds, LINES["Content-Type"] in kinds
+    return takes_json and not takes_lines and route.result is not NOTHING
+
+
+async def _result(request: web.Request, beats: AsyncIterator[Any]) -> web.Response:
+    """The result alone, once it is there."""
+    result = None
+    async for line in beats:
+        if isinstance(line, Done):
+            result = line.result
+        if request.transport is None:
+            break
+    return web.Response(body=encode(result), headers=JSON)
 
 
 async def _until_error(route: Route[Any, Any], beats: AsyncIterator[Any]) -> AsyncGenerator[bytes, None]:
@@ -396,7 +419,9 @@ def _socket(bound: Bound, entrance: _Entrance) -> Endpoint:
         with _open(bound.route, entrance.gate, request, call) as ended:
             talk = await bound.handler(call)
             assert isinstance(bound.route, Socket)
-            socket = web.WebSocketResponse(heartbeat=bound.route.heartbeat_s, max_msg_size=64 << 10)
+            # Messages of this very size are refused already.
+            refused_size = bound.route.most_message + 1
+            socket = web.WebSocketResponse(heartbeat=bound.route.heartbeat_s, max_msg_size=refused_size)
             if bound.route.heartbeat_s is None:
                 _keep_alive(request)
             if not _is_handshake(socket, request):

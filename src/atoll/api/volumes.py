@@ -54,7 +54,8 @@ class ChangeVolume(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """What is to be different about a volume. What is left out stays."""
 
     size_mib: VolumeMib | UnsetType = UNSET
-    """Grows or shrinks it with the ext4 file system on it. Only while the guest does not have it."""
+    """Grows or shrinks it with the ext4 file system on it. While the guest has it, it can grow where its interface is
+    virtio; what is mounted there grows too, where the guest has our agent."""
     store: Name | UnsetType = UNSET
     """Moves it there. Only while the guest does not have it."""
     attached: bool | UnsetType = UNSET
@@ -77,6 +78,8 @@ class VolumeStep(Struct, frozen=True):
 
     step: str
     elapsed_s: float
+    note: str = ""
+    """What is left for the guest's owner to do."""
 
 
 VOLUME_ADD = Stream(

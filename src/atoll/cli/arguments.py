@@ -13,12 +13,27 @@ from atoll.cli.words import unknown, unknown_noun
 from atoll.errors import Invalid, Malformed
 
 GLOBAL_OPTIONS = (
+    ("--remote", "NAME", "ATOLL_REMOTE", "a cloud elsewhere: atoll remote list"),
     ("--dir", "DIR", "ATOLL_DIR", "the cloud on this machine (/var/lib/atoll)"),
     ("--node", "HOST[:PORT],…", "ATOLL_NODE", "this Hypervisor; the first that answers"),
     ("--cert", "FILE", "ATOLL_CERT", "your certificate (DIR/client/user.pem)"),
     ("--key", "FILE", "ATOLL_KEY", "its private key (DIR/client/user.key)"),
     ("--ca", "FILE", "ATOLL_CA", "the CA to trust (DIR/client/ca.pem)"),
 )
+EXIT_STATUSES = {
+    0: "ok",
+    1: "error",
+    2: "usage",
+    3: "not found",
+    4: "conflict",
+    5: "denied",
+    6: "no capacity",
+    7: "unreachable",
+    8: "timed out",
+    9: "too many calls",
+    10: "done in part",
+    130: "interrupted",
+}
 QUIET = ("-q", "--quiet")
 VM_METAVAR = "IP|NAME"
 """Marks an argument that names a VM, for the reader and for completion."""
@@ -100,7 +115,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 def top_parser() -> tuple[Parser, Commands]:
     parser = Parser(prog="atoll")
-    parser.set_defaults(dir=None, node=None, cert=None, key=None, ca=None, quiet=False)
+    parser.set_defaults(remote=None, dir=None, node=None, cert=None, key=None, ca=None, quiet=False)
     return parser, parser.add_subparsers(metavar="NOUN", dest="noun", required=True)
 
 
@@ -172,13 +187,18 @@ def help_text(nouns: Mapping[str, str]) -> str:
         f"  {'-q, --quiet':<24}no progress on standard error",
         f"  {'-V, --version':<24}print the version",
         "",
-        "exit status: 0 ok, 1 error, 2 usage, 3 not found, 4 conflict, 5 denied,",
-        "             6 no capacity, 7 unreachable, 8 timed out, 9 too many calls,",
-        "             10 done in part, 130 interrupted",
+        *_statuses(),
         "",
         "atoll help NOUN [VERB] says more. To begin: atoll up && atoll vm create",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _statuses(per_line: int = 4) -> list[str]:
+    told = [f"{status} {meaning}" for status, meaning in EXIT_STATUSES.items()]
+    rows = [", ".join(told[first : first + per_line]) for first in range(0, len(told), per_line)]
+    lines = ",\n".join(rows).splitlines()
+    return [f"{'exit status:' if not index else '':<13}{line}" for index, line in enumerate(lines)]
 
 
 def parse_duration_s(field: str, text: str) -> float:

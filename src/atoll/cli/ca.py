@@ -6,15 +6,13 @@ Works on the files of this machine, so that certificates can be had while no ser
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
-from atoll.api.access import Access
-from atoll.api.hypervisor import ROUTES
-from atoll.cli.arguments import Commands, Parser, add_noun, add_verb, parse_duration_s
-from atoll.cli.context import cloud_dir, own_files
+from atoll.cli import ca_sign
+from atoll.cli.arguments import Commands, add_noun, add_verb, parse_duration_s
+from atoll.cli.context import own_files
 from atoll.cli.output import (
     Column,
     View,
@@ -27,12 +25,11 @@ from atoll.cli.output import (
     style_of,
     write,
 )
-from atoll.cli.words import unknown
+from atoll.cli.rights import add_ca_dir, add_rights, ca_dir, granted, handed_out, limit_of, limited, patterns
 from atoll.errors import Denied, HostFailure, Invalid, Malformed, NotFound
 from atoll.identity import certificates, store
 from atoll.identity.authority import Authority, Certified, Issued
 from atoll.identity.claims import Claims, Kind, server_claims, service_claims, user_claims
-from atoll.identity.extensions import check_limit
 from atoll.identity.index import IssuedRecord
 from atoll.identity.inspection import Description, describe
 from atoll.system import clock, files
@@ -43,8 +40,6 @@ _LIFETIMES = {
     Kind.SERVER: certificates.SERVER_LIFETIME,
     Kind.SERVICE: certificates.SERVICE_LIFETIME,
 }
-_OF_VMS = ("vm", "volume")
-"""Nouns of methods whose object is a VM and what it has."""
 _GREEN, _RED, _DIM = "32", "31", "2"
 
 
@@ -55,7 +50,7 @@ def register(commands: Commands) -> None:
     verb = add_verb(ca, "init", init, summary="Make a CA.", example="atoll ca init --name 'Example Cloud CA'")
     verb.add_argument("--name", default="Atoll CA", help="its common name; default 'Atoll CA'")
     verb.add_argument("--lifetime", default="3650d", metavar="TIME", help="default 3650d")
-    _add_ca_dir(verb)
+    add_ca_dir(verb)
     add_show_options(verb)
     verb = add_verb(
         ca,
@@ -66,22 +61,7 @@ def register(commands: Commands) -> None:
     )
     verb.add_argument("kind", choices=[str(kind) for kind in _LIFETIMES], metavar="user|server|service")
     verb.add_argument("name", metavar="NAME")
-    verb.add_argument("--group", action="append", default=[], metavar="GROUP", help="may be repeated")
-    verb.add_argument(
-        "--grant",
-        action="append",
-        default=[],
-        metavar="PATTERN…",
-        help="hand out these methods on EVERYONE's VMs and on the node, such as 'vm.log vm.stop', 'vm.*' or '*';"
-        " what users own, they may use without it",
-    )
-    verb.add_argument(
-        "--limit",
-        action="append",
-        metavar="PATTERN…",
-        help="be good for these methods and nothing else, such as 'vm.list vm.show';"
-        " whatever the user owns, operates or is granted",
-    )
+    add_rights(verb)
     verb.add_argument("--method", action=_OldWord, help=argparse.SUPPRESS)
     verb.add_argument(
         "--address",
@@ -92,8 +72,9 @@ def register(commands: Commands) -> None:
     )
     verb.add_argument("--lifetime", metavar="TIME", help="default 24h for users, 30d for others")
     verb.add_argument("--out", default=".", metavar="DIR", help="default: here")
-    _add_ca_dir(verb)
+    add_ca_dir(verb)
     add_show_options(verb)
+    ca_sign.register(ca)
     verb = add_verb(
         ca,
         "renew",
@@ -113,7 +94,7 @@ def register(commands: Commands) -> None:
     verb.add_argument(
         "--keep-key", action="store_true", help="for the same key, as where the key is on another machine"
     )
-    _add_ca_dir(verb)
+    add_ca_dir(verb)
     add_show_options(verb)
     verb = add_verb(
         ca,
@@ -123,13 +104,13 @@ def register(commands: Commands) -> None:
         example="atoll ca show /var/lib/atoll/client/user.pem",
     )
     verb.add_argument("file", nargs="?", metavar="FILE")
-    _add_ca_dir(verb)
+    add_ca_dir(verb)
     add_show_options(verb)
     verb = add_verb(
         ca, "list", list_, summary="List what the CA has issued.", example="atoll ca list --subject alice"
     )
     verb.add_argument("--subject", help="only of this user, service or server")
-    _add_ca_dir(verb)
+    add_ca_dir(verb)
     add_list_options(verb)
     verb = add_verb(
         ca,
@@ -142,14 +123,14 @@ def register(commands: Commands) -> None:
     what.add_argument("serial", nargs="?", metavar="SERIAL", help="as atoll ca list shows it")
     what.add_argument("--subject", help="everything that still holds for this user, service or server")
     what.add_argument("--file", metavar="FILE", help="the certificate itself")
-    _add_ca_dir(verb)
+    add_ca_dir(verb)
 
 
 def init(options: argparse.Namespace) -> None:
     view = certificate_view(clock.now())
     style = style_of(options, view)
     lifetime = timedelta(seconds=parse_duration_s("lifetime", options.lifetime))
-    authority = Authority.create(_ca_dir(options), options.name, lifetime=lifetime)
+    authority = Authority.create(ca_dir(options), options.name, lifetime=lifetime)
     write(render_one(view, describe(authority.cert_pem)[0], style))
 
 
@@ -161,7 +142,7 @@ def issue(options: argparse.Namespace) -> None:
     if options.lifetime:
         lifetime = timedelta(seconds=parse_duration_s("lifetime", options.lifetime))
     name, out = file_name(options.name), Path(options.out)
-    authority = Authority.open(_ca_dir(options))
+    authority = Authority.open(ca_dir(options))
     issued = authority.issue(claims, lifetime)
     _write(issued, authority.cert_pem, out, name)
     notice(f"wrote {out / name}.pem, {out / name}.key and {out / 'ca.pem'}", options)
@@ -174,7 +155,7 @@ def renew(options: argparse.Namespace) -> None:
     view = certificate_view(clock.now())
     style = style_of(options, view)
     credential = credential_to_renew(options)
-    authority = Authority.open(_ca_dir(options))
+    authority = Authority.open(ca_dir(options))
     # Two at once could each take the other's new key for one that was left over.
     with files.exclusive(authority.directory / "renewing"):
         renewed = _renewed(authority, credential, options)
@@ -199,7 +180,7 @@ def _renewed(authority: Authority, held: store.Credential, options: argparse.Nam
 def show(options: argparse.Namespace) -> None:
     view = certificate_view(clock.now())
     style = style_of(options, view)
-    pem = _read(Path(options.file)) if options.file else Authority.open(_ca_dir(options)).cert_pem
+    pem = _read(Path(options.file)) if options.file else Authority.open(ca_dir(options)).cert_pem
     found = describe(pem)
     if len(found) == 1:
         write(render_one(view, found[0], style))
@@ -212,12 +193,12 @@ def show(options: argparse.Namespace) -> None:
 def list_(options: argparse.Namespace) -> None:
     view = issued_view(clock.now())
     style = style_of(options, view)
-    records = Authority.open(_ca_dir(options)).list_issued(subject=options.subject)
+    records = Authority.open(ca_dir(options)).list_issued(subject=options.subject)
     write(render_list(view, records, style))
 
 
 def revoke(options: argparse.Namespace) -> None:
-    authority = Authority.open(_ca_dir(options))
+    authority = Authority.open(ca_dir(options))
     if options.subject is not None:
         revoked = [record.serial for record in authority.revoke_subject(options.subject)]
     elif options.file is not None:
@@ -258,50 +239,6 @@ class _OldWord(argparse.Action):
             "ca issue: option '--method': there is none of that name",
             hint=f"--grant {values!r} hands out the same, on everyone's VMs; --limit restricts",
         )
-
-
-def patterns(words: Sequence[str]) -> tuple[str, ...]:
-    """Methods that may stand in one word or in several: 'vm.list vm.show'."""
-    return tuple(pattern for word in words for pattern in word.replace(",", " ").split())
-
-
-def limit_of(words: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The limit that was asked for; None: none was. One that no method would pass is refused."""
-    if words is None:
-        return None
-    limit, known = patterns(words), [route.name for route in ROUTES if route.access is not Access.PUBLIC]
-    check_limit("limit", limit)
-    nouns = {f"{name.partition('.')[0]}.*" for name in known}
-    for pattern in limit:
-        if pattern not in nouns and pattern not in known:
-            raise unknown("limit", pattern, [*known, *sorted(nouns)])
-    return limit
-
-
-def handed_out(claims: Claims) -> list[str]:
-    """What the holder of a certificate may do because of it, in plain words."""
-    said = [f"{claims.subject} {may}" for may in (granted(claims.methods), limited(claims.limit)) if may]
-    if claims.kind is Kind.USER and not said:
-        said = [f"{claims.subject} may see all VMs, create VMs, and change those that {claims.subject} owns"]
-    return said
-
-
-def granted(methods: Collection[str]) -> str:
-    if "*" in methods:
-        return "may call everything, on everyone's VMs and on the node itself"
-    of_vms = sorted(method for method in methods if method.partition(".")[0] in _OF_VMS)
-    others = sorted(set(methods) - set(of_vms))
-    return "; ".join(
-        f"may call {', '.join(some)} {where}"
-        for some, where in ((of_vms, "on everyone's VMs"), (others, "as an operator"))
-        if some
-    )
-
-
-def limited(limit: Collection[str] | None) -> str:
-    if limit is None:
-        return ""
-    return f"may call {', '.join(sorted(limit))} and nothing else" if limit else "may call nothing at all"
 
 
 def credential_to_renew(options: argparse.Namespace) -> store.Credential:
@@ -396,14 +333,6 @@ def _paint(state: str) -> str:
 
 def _moment(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%SZ}"
-
-
-def _add_ca_dir(verb: Parser) -> None:
-    verb.add_argument("--ca-dir", metavar="DIR", help="the CA's directory; default: pki in that of the cloud")
-
-
-def _ca_dir(options: argparse.Namespace) -> Path:
-    return Path(options.ca_dir) if options.ca_dir else cloud_dir(options) / "pki"
 
 
 def _read(path: Path) -> bytes:

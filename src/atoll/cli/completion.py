@@ -1,44 +1,23 @@
-"""`atoll completion`: scripts that complete nouns, verbs, options, choices, files and names of VMs.
+"""`atoll completion`: scripts that have a shell ask `atoll __complete` what can come next.
 
-Pure but for printing: the words come from the parsers themselves, so they cannot be out of date. Names of
-VMs come from `atoll vm list -o name`, kept for a few seconds under XDG_CACHE_HOME/atoll.
+The answer is one line with what the shell has to know (`files`, `directories`, `goes-on`), then one line a word, with
+what it means behind a tab. Effects: prints; `completion_names` asks the node.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from shlex import quote
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 
-from atoll.cli.arguments import GLOBAL_OPTIONS, VM_METAVAR, Commands, Parser, add_noun, add_verb
-from atoll.cli.output import write
+from atoll.cli.arguments import Commands, add_noun, add_verb
+from atoll.cli.completing import Names, Next, global_options, next_words, split_line
+from atoll.errors import AtollError
 
-CACHE_S = 5
-FILE_METAVARS = frozenset({"FILE", "DIR"})
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    flags: tuple[str, ...]
-    text: str
-    takes_value: bool
-    choices: tuple[str, ...] = ()
-    is_file: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What can come next after these words."""
-
-    path: str
-    words: Mapping[str, str] = field(default_factory=dict)
-    options: tuple[Option, ...] = ()
-    takes_vms: bool = False
-
-    @property
-    def flags(self) -> list[str]:
-        return [flag for option in self.options for flag in option.flags]
+HIDDEN = "__complete"
+"""How the scripts call the command. No noun: nobody types it."""
 
 
 def register(commands: Commands) -> None:
@@ -53,199 +32,203 @@ def register(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from atoll.cli.output import write
+
+    write(SCRIPTS[options.verb])
+
+
+def complete(argv: Sequence[str]) -> str:
+    """The answer to a shell: `bash PROGRAM WORDBREAKS LINE`, or `words WORD…` with the one at the cursor last."""
+    form, *rest = argv
+    if form == "bash":
+        program, breaks, line = rest
+        split = split_line(line, program)
+        return "" if split is None else answer(*split, breaks=breaks)
+    return answer(rest[:-1], rest[-1])
+
+
+def answer(before: Sequence[str], current: str, *, breaks: str = "") -> str:
+    """`breaks`: where the shell begins a new word of its own, so that only what follows is its to complete."""
+    from atoll.cli.arguments import as_help
+
+    before = [word for word in as_help([*before]) if word != "--help"]
+    found = _next(before, current)
+    in_capitals = current.removeprefix(found.kept).isupper()
+    words = dict(found.words) | _columns(found, in_capitals=in_capitals) | _names(found, before)
+    matching = {f"{found.kept}{word}": text for word, text in words.items()}
+    place = max((current.rfind(char) for char in breaks), default=-1) + 1
+    lines = [
+        f"{word[place:]}\t{' '.join(text.split())}".rstrip("\t")
+        for word, text in matching.items()
+        if word.startswith(current)
+    ]
+    told = [*([str(found.paths)] if found.paths else []), *(["goes-on"] if found.goes_on else [])]
+    return "\n".join([" ".join(told), *lines]) + "\n"
+
+
+def _next(before: Sequence[str], current: str) -> Next:
+    from atoll.cli.arguments import GLOBAL_OPTIONS, noun_of
     from atoll.cli.main import NOUNS, parser_for
 
-    write(script(options.verb, parser_for(NOUNS)))
+    try:
+        noun, _ = noun_of(before, NOUNS)
+    except AtollError:
+        return Next()
+    if noun is None:
+        takes_value = bool(before) and before[-1] in {flag for flag, *_ in GLOBAL_OPTIONS}
+        if takes_value or current.startswith("-"):
+            return next_words(parser_for(()), before, current)
+        return Next(NOUNS)
+    # One verb's parser is quicker made than all of them. Before there is a verb, they are what is asked for.
+    after = [word for word in before[list(before).index(noun) + 1 :] if not word.startswith("-")]
+    return next_words(parser_for([noun], after[0] if after else None), before, current)
 
 
-def script(shell: str, parser: Parser) -> str:
-    """The script for a shell: bash, zsh or fish."""
-    scripts: dict[str, Callable[[list[Place]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
-    return scripts[shell](list(places(parser)))
+def _names(found: Next, before: Sequence[str]) -> dict[str, str]:
+    if found.names is None:
+        return {}
+    if found.names is Names.REMOTE:
+        from atoll.cli import remotes
 
+        return dict.fromkeys(remotes.names(), "")
+    from atoll.cli.completion_names import known_to, named
 
-def places(parser: argparse.ArgumentParser, path: str = "") -> Iterator[Place]:
-    """Every place in the tree of commands, from the top."""
-    words: dict[str, str] = {}
-    options: list[Option] = []
-    takes_vms = False
-    below: list[Place] = []
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
-            for name, child in action.choices.items():
-                words[name] = summaries.get(name, "")
-                below += places(child, f"{path} {name}".strip())
-        elif action.option_strings:
-            # Every parser takes the global options; they are completed everywhere, and listed once.
-            if not path or action.help != argparse.SUPPRESS:
-                options.append(_option(action))
-        elif action.metavar == VM_METAVAR:
-            takes_vms = True
-        elif action.choices is not None:
-            words |= {str(choice): "" for choice in action.choices}
-    yield Place(path, words, tuple(options), takes_vms)
-    yield from below
-
-
-def _option(action: argparse.Action) -> Option:
-    hidden = {flag: text for flag, _, _, text in GLOBAL_OPTIONS}
-    return Option(
-        flags=tuple(action.option_strings),
-        text=hidden.get(action.option_strings[0], action.help or ""),
-        takes_value=action.nargs != 0,
-        choices=tuple(map(str, action.choices or ())),
-        is_file=action.metavar in FILE_METAVARS,
-    )
-
-
-def _flags_with_value(found: list[Place]) -> list[str]:
-    flags = {
-        flag for place in found for option in place.options if option.takes_value for flag in option.flags
+    given = {
+        name: value and os.path.expandvars(f"$HOME{value[1:]}" if value.startswith("~/") else value)
+        for name, value in global_options(before).items()
     }
-    return sorted(flags)
+    return named(found, known_to(argparse.Namespace(**given)))
 
 
-_VMS = f"""\
-_atoll_vms() {{
-    local dir="${{XDG_CACHE_HOME:-$HOME/.cache}}/atoll" file
-    file="$dir/vms-$(printf %s "${{ATOLL_NODE:-}} ${{ATOLL_DIR:-}}" | cksum | cut -d' ' -f1)"
-    if [ -z "$(find "$file" -newermt '-{CACHE_S} seconds' 2>/dev/null)" ]; then
-        mkdir -p -m 700 "$dir"
-        timeout 3 atoll vm list -o name >"$file.$$" 2>/dev/null
-        mv -f "$file.$$" "$file"
+_VIEWS: Mapping[str, str] = {
+    "audit": "audit:AUDIT_VIEW",
+    "ca": "ca:certificate_view",
+    "ca list": "ca:issued_view",
+    "doctor": "doctor:VIEW",
+    "event list": "event:HISTORY_VIEW",
+    "event stream": "event:EVENT_VIEW",
+    "image": "image:IMAGE_VIEW",
+    "lease": "lease:LEASE_VIEW",
+    "node": "node:NODE_VIEW",
+    "quota": "quota:ROW_VIEW",
+    "quota list": "quota:QUOTA_VIEW",
+    "remote": "remote:REMOTE_VIEW",
+    "remote invitations": "remote_invite:INVITATION_VIEW",
+    "service": "service:VIEW",
+    "share": "share:SHARE_VIEW",
+    "status": "status:VIEW",
+    "subnet": "subnet:POOL_VIEW",
+    "vm": "vm_view:vm_view",
+    "vm publish": "vm_publish:PUBLISHED_VIEW",
+    "vm top": "vm_top:TOP_VIEW",
+    "volume": "volume:VOLUME_VIEW",
+}
+"""Where the columns are of what a command shows: of the verb, else of the noun. A test holds it against them."""
+
+
+def _columns(found: Next, *, in_capitals: bool) -> dict[str, str]:
+    if not found.columns_of:
+        return {}
+    place = _VIEWS.get(found.columns_of) or _VIEWS.get(found.columns_of.split()[0])
+    if place is None:
+        return {}
+    module, _, name = place.partition(":")
+    view = getattr(import_module(f"atoll.cli.{module}"), name)
+    if callable(view):
+        from atoll.system.clock import now
+
+        view = view(now())
+    taken = found.kept.split("=")[-1].lower().split(",")
+    names = [column.name for column in view.columns if column.name not in taken]
+    return dict.fromkeys((name.upper() for name in names) if in_capitals else names, "")
+
+
+def answer_shell(argv: Sequence[str]) -> int:
+    """Whatever goes wrong, a prompt stays as it is."""
+    try:
+        sys.stdout.write(complete(argv))
+        sys.stdout.flush()
+    except Exception:
+        return 1
+    return 0
+
+
+_BASH = """\
+# atoll completion for bash
+_atoll() {
+    local answer told word program="${COMP_WORDS[0]}"
+    COMPREPLY=()
+    answer=$("${program/#\\~/$HOME}" HIDDEN bash "$program" "$COMP_WORDBREAKS" \\
+        "${COMP_LINE:0:COMP_POINT}" 2>/dev/null </dev/null) || return 0
+    told=" ${answer%%$'\\n'*} "
+    while IFS=$'\\t' read -r word _; do
+        [ -z "$word" ] || COMPREPLY+=("$word")
+    done <<<"${answer#"${answer%%$'\\n'*}"}"
+    [[ $told != *" goes-on "* ]] || compopt -o nospace 2>/dev/null
+    if [[ $told == *" directories "* ]]; then
+        compopt -o dirnames 2>/dev/null
+    elif [[ $told == *" files "* && ${#COMPREPLY[@]} -eq 0 ]]; then
+        compopt +o nospace -o default 2>/dev/null
+    elif [[ $told == *" files "* ]]; then
+        while IFS= read -r word; do
+            COMPREPLY+=("$word")
+        done < <(compgen -f -- "${COMP_WORDS[COMP_CWORD]}")
     fi
-    cat "$file"
-}}
+}
+complete -F _atoll atoll
 """
 
-
-def _cases(found: list[Place], reply: Callable[[str], str], files: str, vms: str) -> list[str]:
-    """The decisions that bash and zsh share, in the syntax that both have."""
-    lines = ['    case "$place:$prev" in']
-    for place in found:
-        for option in place.options:
-            if option.takes_value:
-                at = quote(place.path) if place.path else "*"
-                patterns = "|".join(f"{at}:{flag}" for flag in option.flags)
-                answer = reply(" ".join(option.choices)) if option.choices else ":"
-                lines.append(f"        ({patterns}) {files if option.is_file else answer}; return ;;")
-    lines += ["    esac", '    case "$place:$cur" in']
-    for place in found:
-        lines.append(f"        ({quote(place.path)}:-*) {reply(' '.join(place.flags))} ;;")
-        words = reply(" ".join(place.words)) if place.words else ":"
-        lines.append(f"        ({quote(place.path)}:*) {vms if place.takes_vms else words} ;;")
-    return [*lines, "    esac"]
-
-
-def _walk(found: list[Place], first: int, last: str, array: str) -> list[str]:
-    """Shell lines that set `place` to the noun and verb before the cursor."""
-    known = "|".join(quote(place.path) for place in found if place.path)
-    return [
-        f"    for ((i = {first}; i < {last}; i++)); do",
-        f"        word=${{{array}[i]}}",
-        '        case "$word" in',
-        f"            ({'|'.join(_flags_with_value(found))}) ((i += 1)); continue ;;",
-        "        esac",
-        '        case "${place:+$place }$word" in',
-        f'            ({known}) place="${{place:+$place }}$word" ;;',
-        "        esac",
-        "    done",
-    ]
-
-
-def _bash(found: list[Place]) -> str:
-    def reply(words: str) -> str:
-        return f'COMPREPLY+=($(compgen -W {quote(words)} -- "$cur"))'
-
-    files = 'COMPREPLY=($(compgen -f -- "$cur")); compopt -o filenames 2>/dev/null'
-    vms = 'COMPREPLY+=($(compgen -W "$(_atoll_vms)" -- "$cur"))'
-    lines = [
-        "# atoll completion for bash",
-        _VMS + "_atoll() {",
-        '    local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" place="" word i',
-        "    COMPREPLY=()",
-        *_walk(found, 1, "COMP_CWORD", "COMP_WORDS"),
-        *_cases(found, reply, files, vms),
-        "}",
-        "complete -F _atoll atoll",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _zsh(found: list[Place]) -> str:
-    lines = [
-        "#compdef atoll",
-        _VMS + "_atoll() {",
-        '    local cur="${words[CURRENT]}" prev="${words[CURRENT-1]}" place="" word',
-        "    integer i",
-        *_walk(found, 2, "CURRENT", "words"),
-        *_cases(found, lambda words: f"compadd -- {words}", "_files", 'compadd -- ${(f)"$(_atoll_vms)"}'),
-        "}",
-        'if [[ "${funcstack[1]}" == _atoll ]]; then _atoll "$@"; else compdef _atoll atoll; fi',
-    ]
-    return "\n".join(lines) + "\n"
-
-
-_FISH_FUNCTIONS = """\
-# atoll completion for fish
-function __atoll_vms
-    set -l dir $HOME/.cache/atoll
-    set -q XDG_CACHE_HOME; and set dir $XDG_CACHE_HOME/atoll
-    set -l file $dir/vms-(printf %s "$ATOLL_NODE $ATOLL_DIR" | cksum | cut -d' ' -f1)
-    if not count (find $file -newermt '-{cache} seconds' 2>/dev/null) >/dev/null
-        mkdir -p -m 700 $dir
-        timeout 3 atoll vm list -o name >$file.new 2>/dev/null
-        mv -f $file.new $file
-    end
-    cat $file
-end
-function __atoll_at
-    set -l place ''
-    set -l skip 0
-    for word in (commandline -opc)[2..-1]
-        if test $skip = 1
-            set skip 0
-        else if contains -- $word {flags}
-            set skip 1
+_ZSH = """\
+#compdef atoll
+_atoll() {
+    local line told tab=$'\\t' ret=1
+    local -a lines pairs space
+    lines=("${(@f)$("${(Q)words[1]/#\\~/$HOME}" HIDDEN words \\
+        "${(@Q)words[2,CURRENT-1]}" "${(Q)PREFIX}" 2>/dev/null </dev/null)}")
+    told=" ${lines[1]} "
+    for line in "${(@)lines[2,-1]}"; do
+        [[ -n $line ]] || continue
+        if [[ $line == *$tab* ]]; then
+            pairs+=("${${line%%$tab*}//:/\\\\:}:${line#*$tab}")
         else
-            set -l next (string trim -- "$place $word")
-            contains -- $next {known}; and set place $next
+            pairs+=("${line//:/\\\\:}")
+        fi
+    done
+    [[ $told != *" goes-on "* ]] || space=(-S '')
+    (( ! $#pairs )) || _describe -t words atoll pairs "${(@)space}" && ret=0
+    if [[ $told == *" files "* || $told == *" directories "* ]]; then
+        [[ $PREFIX != --*=* ]] || compset -P '*='
+        if [[ $told == *" directories "* ]]; then _files -/ && ret=0; else _files && ret=0; fi
+    fi
+    return ret
+}
+if [[ "${funcstack[1]}" == _atoll ]]; then _atoll "$@"; else compdef _atoll atoll; fi
+"""
+
+_FISH = """\
+# atoll completion for fish
+function __atoll_complete
+    set -l typed (commandline -opc)
+    set -l current (commandline -ct)
+    set -l answer (command atoll HIDDEN words $typed[2..-1] "$current" 2>/dev/null </dev/null)
+    or return
+    printf '%s\\n' $answer[2..-1]
+    set -l kept (string match -r -- '^--[^=]*=' "$current")
+    set -l rest (string replace -r -- '^--[^=]*=' '' "$current")
+    if string match -q -- '*files*' "$answer[1]"
+        for path in (__fish_complete_path "$rest")
+            printf '%s%s\\n' "$kept" "$path"
+        end
+    else if string match -q -- '*directories*' "$answer[1]"
+        for path in (__fish_complete_directories "$rest")
+            printf '%s%s\\n' "$kept" "$path"
         end
     end
-    test "$place" = "$argv"
 end
-complete -c atoll -f
+complete -c atoll -k -f -a '(__atoll_complete)'
 """
 
-
-def _fish(found: list[Place]) -> str:
-    flags = " ".join(_flags_with_value(found))
-    known = " ".join(quote(place.path) for place in found if place.path)
-    text = _FISH_FUNCTIONS.format(cache=CACHE_S, flags=flags, known=known)
-    return text + "".join(f"{line}\n" for place in found for line in _fish_lines(place))
-
-
-def _fish_lines(place: Place) -> Iterator[str]:
-    start = f"complete -c atoll -n {quote(f'__atoll_at {place.path}'.strip())}"
-    anywhere = start if place.path else "complete -c atoll"
-    for word, summary in place.words.items():
-        yield f"{start} -a {quote(word)} -d {_fish_quote(summary)}"
-    if place.takes_vms:
-        yield f"{start} -a '(__atoll_vms)' -d VM"
-    for option in place.options:
-        flags = " ".join(
-            f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags
-        )
-        value = ""
-        if option.is_file:
-            value = " -r -F"
-        elif option.takes_value:
-            value = f" -x -a {_fish_quote(' '.join(option.choices))}"
-        yield f"{anywhere} {flags}{value} -d {_fish_quote(option.text)}"
-
-
-def _fish_quote(text: str) -> str:
-    # Within single quotes fish, unlike other shells, takes \' and \\.
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+SCRIPTS: Mapping[str, str] = {
+    shell: script.replace("HIDDEN", HIDDEN)
+    for shell, script in (("bash", _BASH), ("zsh", _ZSH), ("fish", _FISH))
+}

@@ -2,7 +2,8 @@
 administrator's certificate where it may, and notes which of several addresses answers.
 
 `atoll up` leaves in DIR/client what its user needs: context.json, ca.pem, user.pem, user.key. Options and
-environment variables point elsewhere, one by one.
+environment variables point elsewhere, one by one. A remote brings all four of its own: which one it is, and whether it
+is one, `choose` says (docs/remote.md has the rule for people).
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from pathlib import Path
 
 import msgspec
 
+from atoll.api import reaching
 from atoll.api.client import Client
 from atoll.api.hypervisor import PORT
 from atoll.api.reaching import Address
-from atoll.cli import answering
-from atoll.errors import AtollError, Denied, HostFailure, Invalid, Malformed, Unauthenticated, Unreachable
+from atoll.cli import answering, remotes
+from atoll.cli.choosing import choose
+from atoll.errors import AtollError, Denied, HostFailure, Malformed, Unauthenticated, Unreachable
 from atoll.identity.tls import CurrentTls
 from atoll.model.checks import check_name
 
@@ -47,18 +50,38 @@ class Context(msgspec.Struct, frozen=True):
     authority: Path | None = None
     """The directory of the CA that renews the certificate, where that is the one which `atoll up` made: that of
     somebody else ends when its issuer said."""
+    remote: str = ""
+    """The name of the remote that this is."""
 
 
 def cloud_dir(options: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Path:
+    """The directory of the cloud on this machine, for what is done on the machine itself."""
+    if (named := getattr(options, "remote", None)) not in (None, remotes.LOCAL):
+        raise Malformed(
+            f"--remote {named}: this is about the cloud on this machine",
+            hint="run it on the machine of that one",
+        )
+    return _directory(options, environment)
+
+
+def _directory(options: argparse.Namespace, environment: Mapping[str, str]) -> Path:
     return Path(_setting(options, environment, "dir") or DEFAULT_DIR)
 
 
 def own_files(
     options: argparse.Namespace, environment: Mapping[str, str] = os.environ
 ) -> tuple[Path, Path, Path]:
-    """Certificate, key and CAs with which we call: by options, else the environment, else what `atoll up` left."""
+    """Certificate, key and CAs with which we call."""
+    choice = choose(options, environment)
+    if choice.remote != remotes.LOCAL:
+        found = remotes.usable(choice.remote, environment)
+        return (
+            Path(options.cert or found.cert),
+            Path(options.key or found.key),
+            Path(options.ca or found.ca),
+        )
     cert, key, ca = (_setting(options, environment, name) for name in ("cert", "key", "ca"))
-    files = cloud_dir(options, environment) / "client"
+    files = _directory(options, environment) / "client"
     return Path(cert or files / "user.pem"), Path(key or files / "user.key"), Path(ca or files / "ca.pem")
 
 
@@ -67,8 +90,11 @@ def find(
     environment: Mapping[str, str] = os.environ,
     namespaces: Path = NAMESPACES,
 ) -> Context:
-    """From options, else the environment, else what `atoll up` left."""
-    directory = cloud_dir(options, environment)
+    """The cloud that is chosen: a remote; or, from options, else the environment, else what `atoll up` left."""
+    choice = choose(options, environment)
+    if choice.remote != remotes.LOCAL:
+        return _of_remote(choice.remote, options, environment)
+    directory = _directory(options, environment)
     nodes = _setting(options, environment, "node")
     addresses = parse_addresses(nodes) if nodes else _addresses_of(directory, namespaces)
     cert, key, ca = own_files(options, environment)
@@ -81,6 +107,13 @@ def find(
     )
 
 
+def _of_remote(name: str, options: argparse.Namespace, environment: Mapping[str, str]) -> Context:
+    found = remotes.usable(name, environment)
+    addresses = parse_addresses(options.node) if options.node else found.addresses
+    cert, key, ca = own_files(options, environment)
+    return Context(answering.in_order(addresses, environment), ca, cert, key, remote=name)
+
+
 @contextmanager
 def connect(options: argparse.Namespace) -> Iterator[Client]:
     """The client for commands. It connects with its first call."""
@@ -88,11 +121,19 @@ def connect(options: argparse.Namespace) -> Iterator[Client]:
     with Client(context.addresses, current_tls(context)) as client:
         _warn_in_time(context, options)
         try:
-            yield client
-        except (Unreachable, Unauthenticated) as error:
-            raise diagnosed(error, options) from None
+            with diagnosing(options):
+                yield client
         finally:
             answering.note(context.addresses, client.address)
+
+
+@contextmanager
+def diagnosing(options: argparse.Namespace) -> Iterator[None]:
+    """Whoever cannot be called, or hangs up, in the block: the error says why, as far as it is known here."""
+    try:
+        yield
+    except (Unreachable, Unauthenticated) as error:
+        raise diagnosed(error, options) from None
 
 
 def current_tls(context: Context) -> Callable[[], ssl.SSLContext]:
@@ -110,7 +151,7 @@ def _warn_in_time(context: Context, options: argparse.Namespace) -> None:
     from atoll.cli import expiry
     from atoll.system.clock import now
 
-    expiry.warn(context.cert, options, now())
+    expiry.warn(context.cert, options, now(), context.remote)
 
 
 def _keep_fresh(context: Context) -> None:
@@ -148,18 +189,40 @@ def _expired(context: Context, ended: datetime, now: datetime) -> Unauthenticate
         f"certificate {context.cert}: expired at {ended:%Y-%m-%d %H:%M:%SZ}; here it is {now:%Y-%m-%d %H:%M:%SZ}",
         hint="any command renews it on the machine of its CA: use sudo there"
         if context.authority is not None
-        else how_to_renew(context.cert),
+        else how_to_renew(context.cert, context.remote),
     )
 
 
 def diagnosed(error: AtollError, options: argparse.Namespace) -> AtollError:
     """Why a connection broke, if it is our certificate: a server that refuses it hangs up, or says one word."""
+    if (remote := choose(options).remote) != remotes.LOCAL:
+        error = _said_of_remote(error, remote)
+    elif "cannot connect" in error.brief and not _setting(options, os.environ, "node"):
+        directory = _directory(options, os.environ)
+        return Unreachable(f"the cloud in {directory}: {error.brief}", hint=_how_to_start(directory))
     if isinstance(error, Unreachable) and "connection broke" in error.brief:
         return _ended(error, options) or _of_another_ca(error, options)
     if isinstance(error, Unauthenticated) and "TLS refused" in error.brief:
         if "certificate expired" in error.brief:
             return _ended(error, options) or error
         return _limit_unknown(error, options) or error
+    return error
+
+
+def _said_of_remote(error: AtollError, name: str) -> AtollError:
+    if error.brief.startswith(f"remote {name}: "):
+        return error  # it was said already
+    if isinstance(error, Unreachable) and "cannot connect" in error.brief:
+        return Unreachable(
+            f"remote {name}: {error.brief}",
+            hint=f"is that machine up, and the cloud there served to others (atoll up --listen)?"
+            f" its addresses: atoll remote show {name}",
+        )
+    if isinstance(error, Unauthenticated) and "certificate verify failed" in error.brief:
+        return Unauthenticated(
+            f"remote {name}: {error.brief}: whoever answers there does not prove to be the cloud that was added",
+            hint=f"if that is meant, as after it was made anew: atoll remote add --replace {name}",
+        )
     return error
 
 
@@ -257,22 +320,7 @@ def _load(tls: ssl.SSLContext, context: Context) -> None:
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
     """HOST[:PORT],… ; an IPv6 address with a port stands in brackets."""
-    return tuple(_parse_address(part.strip()) for part in text.split(","))
-
-
-def _parse_address(text: str) -> Address:
-    if text.startswith("["):
-        host, bracket, rest = text[1:].partition("]")
-        colon, port = (rest[:1], rest[1:]) if bracket else ("", "")
-        sound = bool(bracket) and (not rest or colon == ":")
-    else:
-        host, colon, port = text.partition(":") if text.count(":") == 1 else (text, "", "")
-        sound = True
-    if not sound or not host or any(char.isspace() or char in "/@?#" for char in host):
-        raise Invalid("node", text, "is not HOST or HOST:PORT", hint="for example 10.213.0.1:6976")
-    if colon and not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536):
-        raise Invalid("node", text, "has a port that is not from 1 to 65535")
-    return host, int(port) if colon else PORT
+    return tuple(reaching.parse("node", part.strip(), PORT) for part in text.split(","))
 
 
 def _setting(options: argparse.Namespace, environment: Mapping[str, str], name: str) -> str | None:
@@ -280,13 +328,17 @@ def _setting(options: argparse.Namespace, environment: Mapping[str, str], name: 
     return given if given is not None else environment.get(f"ATOLL_{name.upper()}") or None
 
 
-def _addresses_of(directory: Path, namespaces: Path) -> tuple[Address, ...]:
-    path = directory / "client" / "context.json"
-    start = (
+def _how_to_start(directory: Path) -> str:
+    return (
         "start it with: atoll up"
         if directory == DEFAULT_DIR
         else f"start it with: atoll up --dir {directory}"
     )
+
+
+def _addresses_of(directory: Path, namespaces: Path) -> tuple[Address, ...]:
+    path = directory / "client" / "context.json"
+    start = _how_to_start(directory)
     try:
         found = msgspec.json.decode(path.read_bytes(), type=ContextFile)
     except (FileNotFoundError, NotADirectoryError):
@@ -302,7 +354,7 @@ def _addresses_of(directory: Path, namespaces: Path) -> tuple[Address, ...]:
             raise Unreachable(f"the cloud in {directory} is not up", hint=start)
     if not found.addresses:
         raise Malformed(f"{path}: names no address", hint="atoll up writes it anew")
-    return tuple(_parse_address(address) for address in found.addresses)
+    return tuple(reaching.parse("node", address, PORT) for address in found.addresses)
 
 
 def _check_readable(what: str, path: Path) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from msgspec import Struct
-
+from atoll.cli import doctor_place
 from atoll.cli.arguments import Commands, add_verb
 from atoll.cli.context import cloud_dir
+from atoll.cli.finding import FAIL, OK, WARN, Finding
 from atoll.cli.output import Column, View, add_list_options, render_list, style_of, write
+from atoll.cli.terminal import wrapped
 from atoll.errors import AtollError
 
-OK, WARN, FAIL = "ok", "warning", "failure"
 _COLOURS = {OK: "32", WARN: "33", FAIL: "31"}
 
 RUN_TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "nft": "nftables", "setpriv": "util-linux"}
@@ -28,15 +28,7 @@ BUILD_TOOLS = {
     "dpkg-deb": "dpkg",
     "apt-get": "apt",
 }
-MIN_SPACE_MIB = 1024
 MIN_MEMORY_MIB = 1024
-
-
-class Finding(Struct, frozen=True):
-    check: str
-    result: str
-    found: str
-    remedy: str = ""
 
 
 def register(commands: Commands) -> None:
@@ -44,63 +36,88 @@ def register(commands: Commands) -> None:
         commands,
         "doctor",
         run,
-        summary="Check this machine and say how to mend what is missing. Exit status 1: something fails.",
+        summary="Check this machine and say how to mend what is missing. Exit status 1: atoll up would fail.",
         example="atoll doctor -o json",
     )
     add_list_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    style = style_of(options, _VIEW)
+    style = style_of(options, VIEW)
     findings = examine(cloud_dir(options).absolute())
-    write(render_list(_VIEW, findings, style))
+    write(render_list(VIEW, findings, style))
     if style.is_text:
-        for finding in findings:
-            if finding.remedy:
-                sys.stdout.write(f"\n{finding.check}: {finding.remedy}\n")
+        sys.stdout.write("".join(advice(finding, style.width) for finding in findings))
     return 1 if any(finding.result == FAIL for finding in findings) else 0
+
+
+def advice(finding: Finding, width: int | None = None) -> str:
+    """What is wrong, why that matters, and what to type. Pure."""
+    if finding.result == OK:
+        return ""
+    lines = [f"\n{finding.check}: {finding.found}"]
+    lines += [f"  why:  {finding.why}"] if finding.why else []
+    lines += [f"  mend: {finding.remedy}"]
+    if width is not None:
+        # The labels stay where they are: only what follows them goes on below.
+        lines = [f"{line[:8]}{wrapped(line[8:], width - 8, 8)}" for line in lines]
+    return "\n".join(lines) + "\n"
 
 
 def examine(directory: Path) -> list[Finding]:
     """All checks, in the order in which one would mend them."""
-    checks: tuple[Callable[[], Finding], ...] = (
-        _root,
-        lambda: _tools("tools", RUN_TOOLS, FAIL),
-        lambda: _tools("disk tools", DISK_TOOLS, WARN),
-        lambda: _tools("image tools", BUILD_TOOLS, WARN),
-        lambda: _accelerator(directory),
-        _tun,
-        _links,
-        _firewall,
-        _cgroups,
-        lambda: _space(directory),
-        _memory,
-        _docker,
-        _bridged,
-        _vlans,
-        _service,
-        _kinds,
-    )
-    return [_guarded(check) for check in checks]
+    disks = "volumes cannot be made, grown or given a file system"
+    checks: dict[str, Callable[[], Finding]] = {
+        "root": _root,
+        "tools": lambda: _tools("tools", RUN_TOOLS, FAIL, "no VM runs without them"),
+        "disk tools": lambda: _tools("disk tools", DISK_TOOLS, WARN, disks),
+        "image tools": lambda: _image_tools(directory),
+        "accelerator": lambda: _accelerator(directory),
+        "tap devices": _tun,
+        "links": _links,
+        "firewall": _firewall,
+        "cgroups": _cgroups,
+        "space": lambda: doctor_place.space(directory),
+        "memory": _memory,
+        "time": lambda: doctor_place.time(directory),
+        "dns": doctor_place.dns,
+        "container engine": doctor_place.engine,
+        "forwarding": _docker,
+        "bridged packets": _bridged,
+        "vlans": _vlans,
+        "service": _service,
+        "kinds": _kinds,
+    }
+    return [_guarded(name, check) for name, check in checks.items()]
 
 
-def _guarded(check: Callable[[], Finding]) -> Finding:
+def _guarded(name: str, check: Callable[[], Finding]) -> Finding:
     try:
         return check()
     except (AtollError, OSError) as error:
-        name = getattr(check, "__name__", "check").strip("_")
-        return Finding(name, FAIL, str(error), getattr(error, "hint", "") or "run it as root")
+        remedy = getattr(error, "hint", "") or "sudo atoll doctor"
+        return Finding(name, FAIL, str(error), remedy, "atoll up does the same, and would fail")
 
 
 def _root() -> Finding:
     if os.geteuid() == 0:
         return Finding("root", OK, "running as root")
-    return Finding(
-        "root", FAIL, f"running as user {os.geteuid()}", "use sudo: namespaces and links need root"
-    )
+    why = "namespaces, links and cgroups are for root alone"
+    return Finding("root", FAIL, f"running as user {os.geteuid()}", "sudo atoll doctor", why)
 
 
-def _tools(name: str, wanted: dict[str, str], severity: str) -> Finding:
+def _image_tools(directory: Path) -> Finding:
+    """They are needed where there is no image yet, or an old one."""
+    from atoll.cli.cloud import space, steps
+    from atoll.cli.cloud.layout import Paths
+
+    paths = Paths(directory)
+    is_built = space.is_built(paths, steps.cache_of(paths))
+    why = "the image of the VMs is made with them" + (", when there is a newer kernel" if is_built else "")
+    return _tools("image tools", BUILD_TOOLS, WARN if is_built else FAIL, why)
+
+
+def _tools(name: str, wanted: dict[str, str], severity: str, why: str) -> Finding:
     from atoll.system import host
 
     missing = {tool: package for tool, package in wanted.items() if host.find_tool(tool) is None}
@@ -111,6 +128,7 @@ def _tools(name: str, wanted: dict[str, str], severity: str) -> Finding:
         severity,
         f"missing: {', '.join(missing)}",
         f"apt-get install {' '.join(dict.fromkeys(missing.values()))}",
+        why,
     )
 
 
@@ -118,22 +136,26 @@ def _accelerator(directory: Path) -> Finding:
     from atoll.cli.cloud.layout import Paths
     from atoll.drivers.machine.qemu.probe import cached_verdict, kvm_obstacle
 
-    slow = "guests run under emulation, about ten times slower; enable virtualisation in the firmware, or nest it"
+    slow = "guests run under emulation, about ten times slower"
+    firmware = (
+        "enable virtualisation in the firmware of this machine, or nested virtualisation in that of its host"
+    )
     obstacle = kvm_obstacle()
     if obstacle is not None:
-        return Finding("accelerator", WARN, f"tcg: {obstacle}", slow)
+        remedy = "chmod 666 /dev/kvm" if Path("/dev/kvm").exists() else f"modprobe kvm; or {firmware}"
+        return Finding("accelerator", WARN, f"tcg: {obstacle}", remedy, slow)
     verdict = cached_verdict(Paths(directory).node / "accelerator.json")
     if verdict is None:
         return Finding("accelerator", OK, "/dev/kvm opens; atoll up tries whether guests run under it")
     if verdict.accelerator == "kvm":
         return Finding("accelerator", OK, "kvm: a guest ran under it")
-    return Finding("accelerator", WARN, f"tcg: {verdict.reason}", slow)
+    return Finding("accelerator", WARN, f"tcg: {verdict.reason}", firmware, slow)
 
 
 def _tun() -> Finding:
     if Path("/dev/net/tun").exists():
         return Finding("tap devices", OK, "/dev/net/tun")
-    return Finding("tap devices", FAIL, "no /dev/net/tun", "modprobe tun")
+    return Finding("tap devices", FAIL, "no /dev/net/tun", "modprobe tun", "it is how a VM gets a network")
 
 
 @contextmanager
@@ -178,16 +200,6 @@ def _cgroups() -> Finding:
     return Finding("cgroups", OK, "CPU, memory and processes can be limited")
 
 
-def _space(directory: Path) -> Finding:
-    from atoll.system import files
-
-    place = next(parent for parent in (directory, *directory.parents) if parent.exists())
-    free_mib = files.free_mib(place)
-    if free_mib >= MIN_SPACE_MIB:
-        return Finding("space", OK, f"{free_mib} MiB free for {directory}")
-    return Finding("space", WARN, f"{free_mib} MiB free for {directory}", "free some space, or set ATOLL_DIR")
-
-
 def _memory() -> Finding:
     from atoll.system import host
 
@@ -195,7 +207,11 @@ def _memory() -> Finding:
     if available_mib >= MIN_MEMORY_MIB:
         return Finding("memory", OK, f"{available_mib} MiB available")
     return Finding(
-        "memory", WARN, f"{available_mib} MiB available", "end something large; a VM takes 128 MiB and more"
+        "memory",
+        WARN,
+        f"{available_mib} MiB available",
+        "end something large: ps aux --sort=-rss | head",
+        "a VM takes 128 MiB and more",
     )
 
 
@@ -208,8 +224,9 @@ def _docker() -> Finding:
     return Finding(
         "forwarding",
         WARN,
-        "the FORWARD chain drops by default (Docker does that): atoll up --nat would not let guests out",
+        "the FORWARD chain drops by default (Docker does that)",
         'iptables -I DOCKER-USER -i "atl-+" -j ACCEPT; iptables -I DOCKER-USER -o "atl-+" -j ACCEPT',
+        "with atoll up --nat, guests would not get out",
     )
 
 
@@ -226,10 +243,10 @@ def _bridged() -> Finding:
     return Finding(
         "bridged packets",
         WARN,
-        "the FORWARD chain, which drops by default, also sees what passes a bridge: VMs of an installed node"
-        " would not reach each other",
+        "the FORWARD chain, which drops by default, also sees what passes a bridge",
         "sysctl net.bridge.bridge-nf-call-iptables=0; or a rule that accepts it: iptables -I FORWARD"
         " -m physdev --physdev-is-bridged -j ACCEPT",
+        "VMs of an installed node would not reach each other",
     )
 
 
@@ -242,17 +259,22 @@ def _vlans() -> Finding:
         try:
             links.ensure_vlan_bridge("try-a", 2, "br-try")
         except AtollError as error:
-            return Finding("vlans", WARN, f"subnets can have no vlan: {error.brief}", error.hint)
+            why = "subnets of an installed node can have no vlan"
+            return Finding("vlans", WARN, error.brief, error.hint or "modprobe 8021q", why)
     return Finding("vlans", OK, "802.1Q: subnets can have a vlan")
 
 
 def _service() -> Finding:
-    from atoll.cli.install.supervision import SYSTEMD
+    from atoll.cli.cloud.service import SYSTEMD
 
     if SYSTEMD.is_dir():
-        return Finding("service", OK, "systemd: an installed node starts at boot")
+        return Finding(
+            "service", OK, "systemd: a service (atoll service install, atoll node install) starts at boot"
+        )
     return Finding(
-        "service", OK, "no systemd: atoll node install keeps its agent running, but not over a boot"
+        "service",
+        OK,
+        "no systemd: an agent is kept running, but nobody starts it at boot; see docs/service.md",
     )
 
 
@@ -266,9 +288,9 @@ def _kinds() -> Finding:
     return Finding("kinds", OK, ", ".join(offered) + (f"; without {', '.join(missing)}" if missing else ""))
 
 
-_VIEW: View[Finding] = View(
+VIEW: View[Finding] = View(
     name=lambda finding: finding.check,
-    fits=False,
+    wraps=True,
     columns=(
         Column("check", lambda finding: finding.check),
         Column("result", lambda finding: finding.result, paint=lambda finding: _COLOURS[finding.result]),

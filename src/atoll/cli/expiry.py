@@ -43,15 +43,18 @@ def is_certainly_over(held: Validity, now: datetime) -> bool:
     return now > held.not_after + CLOCKS_DIFFER_BY
 
 
-def how_to_renew(cert: Path) -> str:
+def how_to_renew(cert: Path, remote: str = "") -> str:
+    """`remote`: the name of the remote that it is for."""
+    if remote:
+        return f"ask for a token (atoll remote invite), then: atoll remote add --replace {remote}"
     return f"renew it with: atoll ca renew {cert} (on the machine of its CA)"
 
 
-def warning(cert: Path, held: Validity, now: datetime) -> str:
-    return f"warning: certificate {cert} ends in {_left(held.not_after - now)}; {how_to_renew(cert)}"
+def warning(cert: Path, held: Validity, now: datetime, remote: str = "") -> str:
+    return f"warning: certificate {cert} ends in {_left(held.not_after - now)}; {how_to_renew(cert, remote)}"
 
 
-def warn(cert: Path, options: argparse.Namespace, now: datetime) -> None:
+def warn(cert: Path, options: argparse.Namespace, now: datetime, remote: str = "") -> None:
     """Say it, where somebody reads it and it was not said today."""
     if options.quiet or getattr(options, "output", "table") not in ("table", "wide"):
         return
@@ -60,7 +63,7 @@ def warn(cert: Path, options: argparse.Namespace, now: datetime) -> None:
     except (OSError, AtollError):
         return
     if is_near(held, now) and _not_said_lately(f"{cert.absolute()} {held.not_after:%Y-%m-%dT%H:%M:%SZ}", now):
-        sys.stderr.write(f"{warning(cert, held, now)}\n")
+        sys.stderr.write(f"{warning(cert, held, now, remote)}\n")
 
 
 def _not_said_lately(key: str, now: datetime, environment: Mapping[str, str] = os.environ) -> bool:

@@ -7,54 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import ssl
 import sys
 from collections.abc import Sequence
 
 import aiohttp
-from msgspec import Struct
 
 from atoll.api.codec import decoder, encode
 from atoll.api.forwards import VM_FORWARD, End, Target
 from atoll.cli import failure
-from atoll.cli.local_port import HOST, Address, check_peer, shown
+from atoll.cli.local_port import Address, check_peer, shown
+from atoll.cli.port_mapping import Mapping
 from atoll.cli.sockets import WebSocket, connected, messages
-from atoll.errors import AtollError, Conflict, Invalid, from_wire
+from atoll.errors import AtollError, Conflict, from_wire
 
 CHUNK = 32 << 10
 AT_ONCE = 64
 """Connections that this command carries at a time; more wait."""
-_LAST = 65535
-
-
-class Mapping(Struct, frozen=True):
-    """A port here, and the port of the guest that it leads to. 0: one that is free."""
-
-    host: str
-    here: int
-    guest: int
-
-
-def parse_mapping(text: str) -> Mapping:
-    """As it is written behind a VM's name. Pure."""
-    where, colon, guest = text.rpartition(":")
-    host, _, here = where.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    try:
-        to = _port(guest, 1)
-        at = ipaddress.ip_address(HOST if host in ("", "localhost") else host)
-        return Mapping(str(at), _port(here, 0) if colon else to, to)
-    except ValueError:
-        raise Invalid(
-            "port", text, "is not [[ADDRESS:]HERE:]PORT", hint="for example 8080:80, or 127.0.0.2:8080:80"
-        ) from None
-
-
-def _port(text: str, least: int) -> int:
-    if not text.isascii() or not text.isdecimal() or not least <= int(text) <= _LAST:
-        raise ValueError(text)
-    return int(text)
 
 
 def forward_all(
@@ -65,6 +34,9 @@ def forward_all(
 
 
 async def _forward_all(forward: Forward, mappings: Sequence[Mapping], *, quiet: bool) -> int:
+    # Who may not, or has no such VM, is told now, not at the first connection.
+    async with forward.connected(mappings[0].guest, check=True):
+        pass
     async with contextlib.AsyncExitStack() as stack:
         for mapping in mappings:
             server = await stack.enter_async_context(await forward.listen(mapping))
@@ -102,7 +74,7 @@ class Forward:
     async def _serve(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             check_peer(writer, "connection")
-            async with self._places, self._connected(port) as socket:
+            async with self._places, self.connected(port) as socket:
                 await both_ways(socket, reader, writer)
         except ConnectionError:
             pass  # whoever connected has gone
@@ -112,8 +84,10 @@ class Forward:
             # At once: a guest that broke off is to be seen as one.
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
-    def _connected(self, port: int) -> contextlib.AbstractAsyncContextManager[WebSocket]:
-        return connected(self._addresses, self._tls, VM_FORWARD, {"vm": self.ref}, Target(port))
+    def connected(
+        self, port: int, *, check: bool = False
+    ) -> contextlib.AbstractAsyncContextManager[WebSocket]:
+        return connected(self._addresses, self._tls, VM_FORWARD, {"vm": self.ref}, Target(port, check))
 
 
 async def both_ways(socket: WebSocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

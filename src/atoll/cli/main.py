@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 TYPE_CHECKING = False
+_NOT_WRITTEN = 120  # the interpreter's own
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -18,24 +19,50 @@ NOUNS = {
     "up": "start a cloud on this machine, or find it again",
     "down": "stop its services; with --destroy leave nothing at all",
     "status": "what is up",
+    "service": "the cloud as a service of this machine: install, show, uninstall",
     "doctor": "check this machine and say how to mend what is missing",
     "vm": "create, list, change, stop and destroy VMs; consoles and logs",
     "volume": "add, attach, grow, move and delete volumes of VMs",
-    "node": "install and show a node; give it subnets and addresses; drain it",
+    "subnet": "list, show, add, change and delete the networks of VMs",
+    "node": "install and show a node; drain it; leases of other machines",
     "quota": "what users and groups may have: list, show, set, delete",
+    "share": "folders of the node for guests: list, allow, deny",
     "lease": "list and follow the leases of DHCP",
     "image": "list images",
     "event": "list and follow what happens to VMs",
     "audit": "list who did what on a node",
-    "ca": "issue, inspect and revoke certificates",
+    "remote": "clouds elsewhere: invite users, add, list, use and remove",
+    "ca": "issue, sign, inspect and revoke certificates",
     "completion": "completion for bash, zsh and fish",
 }
 """Each is a module of this package with a function `register(commands)`."""
 
 
+_PIECES_BETWEEN_COLLECTIONS = 50_000
+"""The interpreter's 700 mean dozens of looks at modules that were just imported."""
+
+
 def entry() -> None:
     """The console script."""
-    sys.exit(main(sys.argv[1:]))
+    import gc
+
+    gc.set_threshold(_PIECES_BETWEEN_COLLECTIONS)
+    end(main(sys.argv[1:]))
+
+
+def end(status: int) -> None:
+    """End this process. What it has in memory is not taken apart piece by piece first."""
+    threading = sys.modules.get("threading")
+    if threading is not None and threading.active_count() > 1:
+        sys.exit(status)
+    import os
+
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # whoever read it has gone, which has been said
+            status = status or _NOT_WRITTEN
+    os._exit(status)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,6 +73,10 @@ def main(argv: Sequence[str]) -> int:
         python = ".".join(map(str, sys.version_info[:3]))
         sys.stdout.write(f"atoll {__version__} (records of format {RECORD_FORMAT}, Python {python})\n")
         return 0
+    if argv[:1] == ["__complete"]:
+        from atoll.cli.completion import answer_shell
+
+        return answer_shell(argv[1:])
     from atoll.cli import failure
 
     with failure.terminated_as_exit():

@@ -37,7 +37,7 @@ def register(node: Commands) -> None:
         "--ip", metavar="IP", help="the node's own address (default: that of the default route)"
     )
     verb.add_argument(
-        "--subnet", metavar="CIDR", help="a network for VMs (default: none; see node add-subnet)"
+        "--subnet", metavar="CIDR", help="a network for VMs (default: none; see: atoll subnet add)"
     )
     where = verb.add_mutually_exclusive_group()
     where.add_argument("--bridge", metavar="LINK", help="the subnet is on this bridge, which exists")
@@ -95,15 +95,30 @@ def install(options: argparse.Namespace) -> int:
     planned = steps.install(
         directory, wish, lambda text: notice(f"{time.monotonic() - began:6.2f} s  {text}", options)
     )
+    _write_pages(options)
     host, port = planned.address
     sys.stdout.write(f"node {planned.settings['name']} is up at {host}:{port}\n")
     return 0
 
 
+def _write_pages(options: argparse.Namespace) -> None:
+    """For man, where there is one. They go where the program is, and with it."""
+    import shutil
+
+    from atoll.cli.man import default_directory, write_pages
+
+    if shutil.which("man") is None:
+        return
+    try:
+        write_pages(default_directory())
+    except OSError as error:
+        notice(f"no man pages in {default_directory()}: {error.strerror or error}", options)
+
+
 def wish_of(options: argparse.Namespace) -> Wish:
     """What the words ask for, as far as it makes sense by itself."""
+    from atoll.cli.addresses import parse_addresses
     from atoll.cli.install import wish
-    from atoll.cli.node import parse_addresses
 
     addresses = parse_addresses(options.addresses)
     subnet, pool = wish.subnet_of(
@@ -118,7 +133,7 @@ def wish_of(options: argparse.Namespace) -> Wish:
     if certificates is not None and subnet is not None:
         raise Malformed(
             "a subnet is given to the node by an operator, and their certificate is not on this machine",
-            hint="leave out --subnet here, and call atoll node add-subnet with that certificate",
+            hint="leave out --subnet here, and call atoll subnet add with that certificate",
         )
     return wish.Wish(
         name=options.name,

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct, structs
 
 from atoll.cli.fitting import Need, fit
-from atoll.cli.terminal import clipped, columns_of, has_colour, painted, printable, width_of
+from atoll.cli.terminal import clipped, columns_of, has_colour, painted, printable, width_of, wrapped
 from atoll.cli.words import unknown
 from atoll.errors import Malformed
 
@@ -52,8 +52,8 @@ class View(Struct, Generic[T], frozen=True):
 
     name: Callable[[T], str]
     columns: tuple[Column[T], ...]
-    fits: bool = True
-    """Lists are made to fit the terminal. Not so: every word of them counts."""
+    wraps: bool = False
+    """On a terminal, what the last column says goes on in the next line. Else texts are shortened to fit."""
 
     def pick(self, names: Sequence[str]) -> tuple[Column[T], ...]:
         """The columns of these names, as headers or people write them: in any case, with - or _."""
@@ -117,7 +117,7 @@ def style_of(options: argparse.Namespace, view: View[T]) -> Style[T]:
         descending=bool(options.sort) and options.sort.startswith("-"),
         header=not options.no_header,
         colour=has_colour(sys.stdout, os.environ),
-        width=columns_of(sys.stdout) if view.fits else None,
+        width=columns_of(sys.stdout),
     )
 
 
@@ -137,20 +137,24 @@ def render_list(view: View[T], items: Iterable[T], style: Style[T]) -> str:
     columns = style.columns or _table_columns(view, style)
     # Whoever names columns gets them, however wide they are.
     limit = None if style.columns else style.width
-    return table(columns, ordered, header=style.header, colour=style.colour, limit=limit)
+    return table(columns, ordered, header=style.header, colour=style.colour, limit=limit, wraps=view.wraps)
 
 
 def render_one(view: View[T], item: T, style: Style[T]) -> str:
-    """One item: all its fields, one per line."""
+    """One item: all its fields, one per line, or on a terminal in several where it is long."""
     if not style.is_text:
         return _single(view, item, style)
     columns = style.columns or view.columns
     width = max(len(column.name) for column in columns)
-    labels = [painted(column.name.ljust(width), "1", style.colour) for column in columns]
-    values = [_cell(column, item, printable(column.text(item)), 0, style.colour) for column in columns]
-    return "".join(
-        f"{label}{GAP}{value}".rstrip() + "\n" for label, value in zip(labels, values, strict=True)
-    )
+    indent = width + len(GAP)
+    lines = []
+    for column in columns:
+        text = printable(column.text(item))
+        if style.width is not None:
+            text = wrapped(text, style.width - indent, indent)
+        label = painted(column.name.ljust(width), "1", style.colour)
+        lines.append(f"{label}{GAP}{_cell(column, item, text, 0, style.colour)}".rstrip())
+    return "".join(f"{line}\n" for line in lines)
 
 
 def table(
@@ -161,10 +165,12 @@ def table(
     colour: bool = False,
     limit: int | None = None,
     one_by_one: bool = False,
+    wraps: bool = False,
 ) -> str:
     """Aligned text, no wider than the limit. The last column is not padded.
 
     `one_by_one`: rows that are not known yet are to line up with these.
+    `wraps`: the last column goes on in the next line where it is too wide; nothing is left out.
     """
     texts = [[printable(column.text(item)) for column in columns] for item in items]
     needs = [
@@ -178,14 +184,20 @@ def table(
         )
         for at, column in enumerate(columns)
     ]
-    widths = [need.width for need in needs] if limit is None else fit(needs, limit)
+    widths = [need.width for need in needs] if limit is None or wraps else fit(needs, limit)
+    if limit is not None and wraps:
+        indent = sum(need.width + len(GAP) for need in needs[:-1])
+        texts = [[*row[:-1], wrapped(row[-1], limit - indent, indent)] for row in texts]
     shown = [(at, columns[at], width) for at, width in enumerate(widths) if width is not None]
     rows: list[str] = []
     if header:
         titles = [clipped(column.name.upper(), width).ljust(width) for _, column, width in shown]
         rows.append(painted(GAP.join(titles).rstrip(), "1", colour))
     for item, row in zip(items, texts, strict=True):
-        cells = [_cell(column, item, clipped(row[at], width), width, colour) for at, column, width in shown]
+        cells = [
+            _cell(column, item, row[at] if wraps else clipped(row[at], width), width, colour)
+            for at, column, width in shown
+        ]
         rows.append(GAP.join(cells).rstrip())
     return "".join(f"{row}\n" for row in rows)
 

@@ -132,7 +132,8 @@ class Progress:
         self._stop.set()
         self._thread.join()
         words = [f"{self._elapsed_s():.1f}s", ip, stages_text(self._reached, "", self._signs)]
-        text = "  ".join(word for word in words if word)
+        room = self._columns() - width_of(f"{self._name}  {sign} ")
+        text = clipped("  ".join(word for word in words if word), room, self._signs)
         self._write(f"{ERASE_LINE}{SHOW_CURSOR}{self._name}  {painted(sign, colour, self._colour)} {text}\n")
 
     def _redraw(self, stop: threading.Event) -> None:

@@ -6,6 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import TextIO
 
+NARROWEST = 16
+"""A column that is narrower is left to the terminal to break."""
+
 
 def has_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
     """A terminal that can, or a user who wants it anywhere; and who did not say no (https://no-color.org)."""
@@ -35,6 +38,16 @@ def clipped(text: str, width: int) -> str:
             break
         taken.append(char)
     return "".join(taken) + "…"
+
+
+def wrapped(text: str, width: int, indent: int) -> str:
+    """In lines of so many columns, all but the first indented. Words stay whole: they are there to be copied."""
+    from textwrap import wrap
+
+    if width_of(text) <= width or width < NARROWEST:
+        return text
+    lines = wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return f"\n{' ' * indent}".join(lines)
 
 
 def painted(text: str, code: str, colour: bool) -> str:

@@ -12,7 +12,14 @@ from atoll.api.hypervisor import VM_SHOW
 from atoll.cli.arguments import Commands, Parser, add_verb, parse_tags
 from atoll.cli.context import connect
 from atoll.cli.output import Results, add_show_options, joined, notice, style_of
-from atoll.cli.vm_policies import NEVER, add_hardware_options, add_policy_options, hardware_of, parse_expiry
+from atoll.cli.vm_policies import (
+    NEVER,
+    add_hardware_options,
+    add_policy_options,
+    hardware_of,
+    parse_expiry,
+    parse_share,
+)
 from atoll.cli.vm_ref import add_vm_argument, check_ref
 from atoll.cli.vm_request import read_ssh_keys, read_user_data
 from atoll.cli.vm_view import show_cpus, vm_view, waiting
@@ -73,6 +80,18 @@ def add_change_options(parser: Parser) -> None:
         "--owner-group", action="append", metavar="GROUP", help="all of them; may be repeated"
     )
     parser.add_argument("--ssh-key", action="append", metavar="FILE|KEY", help="all of them; may be repeated")
+    parser.add_argument(
+        "--share",
+        action="append",
+        metavar="NAME:PATH[:ro]",
+        help="give it a folder of the node, or put it elsewhere; from its next start on; may be repeated",
+    )
+    parser.add_argument(
+        "--no-share",
+        action="append",
+        metavar="NAME",
+        help="take one away; from its next start on; may be repeated",
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--user-data", metavar="FILE", help="at most 1 MiB; - is standard input")
     which.add_argument(
@@ -99,6 +118,8 @@ def change_request(options: argparse.Namespace, now: datetime) -> ChangeVm:
         "owner_users": options.owner_user and tuple(options.owner_user),
         "owner_groups": options.owner_group and tuple(options.owner_group),
         "ssh_keys": options.ssh_key and read_ssh_keys(options.ssh_key),
+        "add_shares": options.share and tuple(parse_share(text) for text in options.share),
+        "remove_shares": options.no_share and tuple(options.no_share),
         "user_data": None if options.user_data is None else read_user_data(options.user_data),
         "previous_user_data": options.previous_user_data or None,
         "restart": options.restart and RestartPolicy(options.restart),
@@ -148,7 +169,7 @@ def changes_text(before: VM, after: VM) -> list[str]:
 
 
 _OF_START = frozenset(
-    {"memory", "machine-type", "console", "kernel-options", "watchdog", "watchdog-action", "netboot"}
+    {"memory", "machine-type", "console", "kernel-options", "watchdog", "watchdog-action", "netboot", "share"}
 )
 _SETTINGS: dict[str, Callable[[VM], str]] = {
     "name": lambda vm: vm.name,
@@ -162,6 +183,7 @@ _SETTINGS: dict[str, Callable[[VM], str]] = {
     "watchdog": lambda vm: vm.watchdog,
     "watchdog-action": lambda vm: vm.watchdog_action,
     "netboot": lambda vm: vm.netboot,
+    "share": lambda vm: joined(map(str, vm.shares)),
     "tags": lambda vm: joined(f"{key}={value}" for key, value in vm.tags.items()),
     "owner-users": lambda vm: joined(vm.owner_users),
     "owner-groups": lambda vm: joined(vm.owner_groups),

@@ -56,7 +56,7 @@ def console(options: argparse.Namespace) -> int:
     from atoll.api.hypervisor import Attach
     from atoll.cli.arguments import parse_duration_s
     from atoll.cli.console import talk
-    from atoll.cli.context import find, tls_of
+    from atoll.cli.context import diagnosing, find, tls_of
 
     ref, linger_s = check_ref(options.vm), parse_duration_s("linger", options.linger)
     history = options.history
@@ -65,19 +65,21 @@ def console(options: argparse.Namespace) -> int:
         history = options.watch or sys.stdin.isatty()
     how = Attach(history=history, watch=options.watch, take=options.take)
     context = find(options)
-    return talk(context.addresses, tls_of(context), ref, how, linger_s=linger_s, quiet=options.quiet)
+    with diagnosing(options):
+        return talk(context.addresses, tls_of(context), ref, how, linger_s=linger_s, quiet=options.quiet)
 
 
 def vnc(options: argparse.Namespace) -> int:
-    from atoll.cli.context import find, tls_of
+    from atoll.cli.context import diagnosing, find, tls_of
     from atoll.cli.vnc import tunnel
 
     ref, context = check_ref(options.vm), find(options)
-    return tunnel(
-        context.addresses,
-        tls_of(context),
-        ref,
-        listen=options.listen,
-        viewer=options.viewer,
-        quiet=options.quiet,
-    )
+    with diagnosing(options):
+        return tunnel(
+            context.addresses,
+            tls_of(context),
+            ref,
+            listen=options.listen,
+            viewer=options.viewer,
+            quiet=options.quiet,
+        )

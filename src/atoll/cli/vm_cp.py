@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING
 from atoll.cli.arguments import Commands, add_verb
 from atoll.cli.vm_ref import check_ref
 from atoll.errors import AtollError, Conflict, HostFailure, Invalid, Malformed, NoCapacity, NotFound
+from atoll.system import allocator
 
 if TYPE_CHECKING:
     from atoll.api.client import Client
@@ -62,6 +63,7 @@ if [ -f "$path" ]; then
         seen=$(head -c "$offset" "$path" | sha256sum); [ "${seen%% *}" = "$sum" ] || offset=0
     else offset=0; fi
     printf 'f %s %s %s %s\\n' "$1" "$2" "$3" "$offset"
+    if [ "$offset" = 0 ]; then exec cat "$path"; fi
     exec tail -c +$((offset + 1)) "$path"
 fi
 if [ ! -d "$path" ]; then echo "$path: no such file or directory" >&2; exit 66; fi
@@ -97,6 +99,7 @@ def copy(options: argparse.Namespace) -> int:
             "source", options.source, "one of both sides must be in a VM, and one here",
             hint="for example: atoll vm cp web:/var/log/app.log .",
         )  # fmt: skip
+    allocator.keep_pieces()
     with connect(options) as client:
         if destination is not None:
             _upload(client, Path(options.source), *destination, Progress(options.quiet))
@@ -302,7 +305,9 @@ def _check(ref: str, status: int, said: bytes) -> None:
         raise HostFailure(f"vm cp: {ref}: it changed while it was copied", hint="copy it again")
     why = last[-1] if last else f"a script in the guest ended with status {status}"
     kind = NotFound if status == 66 else AtollError
-    raise kind(f"vm cp: {ref}: {why}", hint="needed in the guest: sh, stat, sha256sum, head, tail, find, tar")
+    raise kind(
+        f"vm cp: {ref}: {why}", hint="needed in the guest: sh, cat, stat, sha256sum, head, tail, find, tar"
+    )
 
 
 def _words(line: str, count: int) -> list[str]:

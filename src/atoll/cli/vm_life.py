@@ -19,6 +19,7 @@ from atoll.cli.vm_request import add_stop_options, add_wait_options, stop_reques
 from atoll.cli.vm_view import vm_view
 from atoll.errors import NotFound
 from atoll.model.vm import STAGES, VM
+from atoll.plan.kept import lost_at_stop
 from atoll.system import clock
 
 START_STAGES = STAGES[STAGES.index("started") :]
@@ -68,9 +69,12 @@ def _started(options: argparse.Namespace, route: Stream[api.Wait, None, api.Prog
 
     def act(client: Client, ref: str, progress: Progress) -> VM:
         lines = client.stream(route, {"vm": ref}, body=wait)
-        return follow(lines, progress)
+        vm = follow(lines, progress)
+        if route is api.VM_REBOOT:
+            _tell_lost(vm, options)
+        return vm
 
-    return _for_all(options, act, stages_ahead(options.wait_for, START_STAGES), word)
+    return for_all(options, act, stages_ahead(options.wait_for, START_STAGES), word)
 
 
 def stop(options: argparse.Namespace) -> int:
@@ -82,12 +86,20 @@ def stop(options: argparse.Namespace) -> int:
         vm = client.call(api.VM_STOP, {"vm": ref}, body=request, timeout_s=timeout_s)
         progress.reached(vm.state, clock.monotonic() - began, vm.ip)
         progress.done()
+        _tell_lost(vm, options)
         return vm
 
-    return _for_all(options, act, ("stopped",), "stopped")
+    return for_all(options, act, ("stopped",), "stopped")
 
 
-def _for_all(options: argparse.Namespace, act: Act, ahead: Sequence[str], word: str) -> int:
+def _tell_lost(vm: VM, options: argparse.Namespace) -> None:
+    """People are told what their VM has lost; scripts can ask."""
+    lost = lost_at_stop(vm.kept)
+    if lost and sys.stderr.isatty():
+        notice(f"{vm.name}: gone with the stop: what was on {', '.join(lost)} (in memory)", options)
+
+
+def for_all(options: argparse.Namespace, act: Act, ahead: Sequence[str], word: str) -> int:
     """One VM has a line of progress; several are worked on a few at a time, and summed up."""
     view = vm_view(clock.now())
     refs = _refs(options)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from atoll.api import hypervisor as api
+from atoll.api.client import Client
+from atoll.api.publishing import VM_PUBLISHED
 from atoll.cli.arguments import Commands, add_verb
 from atoll.cli.context import connect
 from atoll.cli.output import (
@@ -19,6 +22,8 @@ from atoll.cli.output import (
 from atoll.cli.vm_filter import add_filter_options, filter_of
 from atoll.cli.vm_ref import add_vm_argument, check_ref
 from atoll.cli.vm_view import vm_view
+from atoll.errors import Denied
+from atoll.model.publishing import PublishedPort
 from atoll.model.vm import VM
 from atoll.system import clock
 
@@ -66,7 +71,18 @@ def show(options: argparse.Namespace) -> None:
             )
             write(request_text(vm, user_data, options.output))
             return
+        if vm.published and style.is_text:
+            view = vm_view(clock.now(), published_ports(client, vm))
+            style = style_of(options, view)
     write(render_one(view, vm, style))
+
+
+def published_ports(client: Client, vm: VM) -> Sequence[PublishedPort]:
+    """What was carried to it, for those who may know."""
+    try:
+        return client.call(VM_PUBLISHED, {"vm": vm.ip})
+    except Denied:
+        return ()
 
 
 def request_text(vm: VM, user_data: bytes, output: str) -> str:

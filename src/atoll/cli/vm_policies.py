@@ -10,6 +10,7 @@ from atoll.cli.arguments import Parser, parse_duration_s
 from atoll.cli.words import unknown
 from atoll.errors import Invalid
 from atoll.model.hardware import Netboot, Watchdog, WatchdogAction
+from atoll.model.share import ShareMount
 from atoll.model.size import parse_mib
 from atoll.model.vm import RestartPolicy
 from atoll.model.volume import DiskInterface, FileSystem, VolumeFormat, VolumeSpec, VolumeType
@@ -86,6 +87,15 @@ def hardware_of(options: argparse.Namespace) -> dict[str, Any]:
 def parse_expiry(text: str, now: datetime) -> datetime:
     """A moment, from a duration that begins now."""
     return now + timedelta(seconds=parse_duration_s("expires", text))
+
+
+def parse_share(text: str) -> ShareMount:
+    """NAME:/where/in/guest, or NAME:/where/in/guest:ro."""
+    name, colon, place = text.partition(":")
+    path, _, mode = place.partition(":")
+    if not colon or mode not in ("", "ro", "rw"):
+        raise Invalid("share", text, "must be NAME:/where/in/guest, and :ro behind it where it is read-only")
+    return ShareMount(name, path, mode == "ro")
 
 
 def parse_volume(text: str) -> VolumeSpec:

@@ -25,6 +25,7 @@ from atoll.cli.vm_policies import (
     add_policy_options,
     hardware_of,
     parse_expiry,
+    parse_share,
     parse_volume,
 )
 from atoll.errors import Invalid, Malformed
@@ -106,6 +107,13 @@ def add_create_options(parser: Parser) -> None:
         default=[],
         metavar="size=SIZE[,KEY=VALUE…]",
         help="with name=, format=raw|qcow2, fs=ext4, type=memory, store=, interface=virtio|nvme|ide; may be repeated",
+    )
+    parser.add_argument(
+        "--share",
+        action="append",
+        default=[],
+        metavar="NAME:PATH[:ro]",
+        help="a folder of the node, and where in the guest; see: atoll share list; may be repeated",
     )
     parser.add_argument(
         "--root-size",
@@ -191,6 +199,7 @@ def _policies(options: argparse.Namespace, now: datetime | None) -> dict[str, An
         "expires_at": options.expires and parse_expiry(options.expires, now or clock.now()),
         "root_mib": options.root_size and parse_mib("root_size", options.root_size),
         "volumes": tuple(parse_volume(text) for text in options.volume) or None,
+        "shares": tuple(parse_share(text) for text in options.share) or None,
     }
     return {name: value for name, value in given.items() if value is not None}
 

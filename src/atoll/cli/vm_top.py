@@ -13,7 +13,7 @@ from atoll.cli.arguments import Commands, add_verb, parse_duration_s
 from atoll.cli.context import connect
 from atoll.cli.output import Column, View, add_list_options, ip_key, render_list, style_of, write
 from atoll.errors import Invalid
-from atoll.model.size import show_mib
+from atoll.model.size import show_bytes, show_mib
 from atoll.model.utilisation import Usage, Utilisation
 
 LEAST_S, MOST_S = 0.1, 3600.0
@@ -97,10 +97,7 @@ def _rates(name: str, ip: str, state: str, old: Usage, new: Usage, span_s: float
 
 def show_rate(bytes_per_s: float) -> str:
     """In its largest unit: 1.5 MiB/s."""
-    for unit, factor in (("GiB/s", 1 << 30), ("MiB/s", 1 << 20), ("KiB/s", 1 << 10)):
-        if bytes_per_s >= factor:
-            return f"{bytes_per_s / factor:.1f} {unit}"
-    return f"{bytes_per_s:.0f} B/s"
+    return f"{show_bytes(bytes_per_s)}/s"
 
 
 TOP_VIEW: View[Rates] = View(

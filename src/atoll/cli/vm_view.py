@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 from atoll.cli.output import Column, View, age, ip_key, joined
 from atoll.model.hardware import Watchdog
 from atoll.model.lifecycle import DOWN
-from atoll.model.size import show_mib
+from atoll.model.publishing import Publication, PublishedPort
+from atoll.model.size import show_bytes, show_mib
 from atoll.model.ssh import comment_of, kind_of
 from atoll.model.vm import VM, VmState
 from atoll.model.volume import Volume
 from atoll.plan.capacity import demand
+from atoll.plan.kept import in_words
 
 _GREEN, _YELLOW, _RED, _DIM = "32", "33", "31", "2"
 _COLOURS = {
@@ -21,6 +23,9 @@ _COLOURS = {
     VmState.STARTING: _YELLOW,
     VmState.STOPPING: _YELLOW,
     VmState.DESTROYING: _YELLOW,
+    VmState.SUSPENDING: _YELLOW,
+    VmState.RESUMING: _YELLOW,
+    VmState.SUSPENDED: _DIM,
     VmState.FAILED_TO_START: _RED,
     VmState.CRASHED: _RED,
     VmState.DAMAGED: _RED,
@@ -28,8 +33,9 @@ _COLOURS = {
 }
 
 
-def vm_view(now: datetime) -> View[VM]:
-    """VMs as seen at this moment: their age depends on it."""
+def vm_view(now: datetime, carried: Sequence[PublishedPort] = ()) -> View[VM]:
+    """VMs as seen at this moment: their age depends on it. `carried`: what is known of the published ports of one."""
+    ports = {port.publication: port for port in carried}
     return View(
         name=lambda vm: vm.name,
         columns=(
@@ -67,6 +73,14 @@ def vm_view(now: datetime) -> View[VM]:
             Column("expires", lambda vm: _moment(vm.expires_at), wide=True, rank=13),
             Column("mac", lambda vm: vm.mac, wide=True, rank=15),
             Column("subnet", lambda vm: vm.subnet, wide=True, rank=16),
+            Column(
+                "published",
+                lambda vm: joined(_published(one, ports.get(one)) for one in vm.published),
+                wide=True,
+                rank=9,
+                is_long=True,
+            ),
+            Column("shares", lambda vm: joined(map(str, vm.shares)), wide=True, rank=17, is_long=True),
             Column("ip6", lambda vm: vm.ip6 or "-", detail=True),
             Column("started-by", lambda vm: vm.started_by or "-", detail=True),
             Column("machine", lambda vm: vm.machine_type, detail=True),
@@ -83,11 +97,14 @@ def vm_view(now: datetime) -> View[VM]:
             Column("user-data", lambda vm: vm.user_data_sha256 or "-", detail=True),
             Column("role", lambda vm: vm.role or "-", detail=True),
             Column("role-credential", lambda vm: _moment(vm.role_credential_expires_at), detail=True),
+            Column("role-cloud", lambda vm: vm.role_cloud or "-", detail=True),
             Column("role-problem", lambda vm: vm.role_problem or "-", detail=True),
             Column("keys", _keys, detail=True),
             Column("request", lambda vm: vm.request_id or "-", detail=True),
             Column("restart", lambda vm: _restart(vm), detail=True),
             Column("protected", lambda vm: "yes" if vm.protected else "no", detail=True),
+            Column("kept", lambda vm: "; ".join(in_words(vm.kept)) or "-", detail=True),
+            Column("suspended", lambda vm: _suspended(vm, now), detail=True),
             Column("holds", _holds, detail=True),
             Column("at-next-start", lambda vm: joined(waiting(vm)), detail=True),
             Column("reason", lambda vm: vm.reason or "-", detail=True),
@@ -103,6 +120,14 @@ def show_cpus(milli_cpus: int) -> str:
 def _state(vm: VM) -> str:
     """Its state; of one that is held up for want of room, that as well: `reason` says more."""
     return f"{vm.state}, paused" if vm.is_paused else vm.state
+
+
+def _suspended(vm: VM, now: datetime) -> str:
+    """Where its memory is, and since when."""
+    if vm.suspended is None:
+        return "-"
+    ago = age((now - vm.suspended.since).total_seconds())
+    return f"to {vm.suspended.to} since {_moment(vm.suspended.since)} ({ago})"
 
 
 def waiting(vm: VM) -> list[str]:
@@ -131,6 +156,7 @@ _WAITS: dict[str, tuple[str, Callable[[Any], str] | None]] = {
     "watchdog_action": ("watchdog-action", _plain),
     "netboot": ("netboot", _plain),
     "volumes": ("volumes", None),
+    "shares": ("share", lambda shares: joined(map(str, shares))),
 }
 """What a machine was started with, in the command's words, and how it is shown."""
 
@@ -153,9 +179,23 @@ def _stages(vm: VM) -> str:
     return joined(f"{stage} {elapsed_s:.2f}s" for stage, elapsed_s in vm.ready.items())
 
 
+def _published(one: Publication, port: PublishedPort | None) -> str:
+    """Where it is, and what was carried as far as that is known: 0.0.0.0:8080 -> 80 (2 open, …)."""
+    leads = f"{one.key} -> {one.guest_port}"
+    if port is None:
+        return leads
+    return f"{leads} ({port.problem or carried_words(port)})"
+
+
+def carried_words(port: PublishedPort) -> str:
+    moved = f"{show_bytes(port.received_bytes)} in, {show_bytes(port.sent_bytes)} out"
+    return f"{port.open} open, {port.connections} so far, {moved}"
+
+
 def _holds(vm: VM) -> str:
-    """What is kept for a VM that is down: all that it counts for, as when it runs."""
-    if vm.state not in DOWN:
+    """What is kept for a VM that does not run: all that it counts for, as when it runs; for one that is suspended to
+    disk, what it has there."""
+    if vm.state not in DOWN and vm.state is not VmState.SUSPENDED:
         return "-"
     kept = demand(vm)
     disk = f"disk {show_mib(kept.disk_mib)}, " if kept.disk_mib else ""

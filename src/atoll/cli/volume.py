@@ -8,11 +8,13 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from atoll.api import hypervisor as api
 from atoll.api import volumes
 from atoll.api.route import Done
 from atoll.api.volumes import AddVolume, ChangeVolume, UploadVolume, VolumeOrder, VolumeStep
-from atoll.cli.arguments import Commands, Parser, Run, add_noun, add_verb
+from atoll.cli.arguments import VM_METAVAR, Commands, Parser, Run, add_noun, add_verb
 from atoll.cli.asking import add_yes_option, check_can_ask, confirm, volume_words
 from atoll.cli.context import connect
 from atoll.cli.output import (
@@ -22,6 +24,7 @@ from atoll.cli.output import (
     add_show_options,
     notice,
     render_list,
+    render_one,
     style_of,
     write,
 )
@@ -37,8 +40,19 @@ CHUNK = 1 << 20
 
 def register(commands: Commands) -> None:
     volume = add_noun(commands, "volume", "Volumes: the disks of a VM beside its root.")
-    add = _verb(volume, "list", list_, "List the volumes of a VM.", "atoll volume list web", names=False)
+    add = add_verb(
+        volume,
+        "list",
+        list_,
+        summary="List the volumes of a VM, or those of all.",
+        example="atoll volume list web",
+    )
+    add.add_argument("vm", nargs="?", metavar=VM_METAVAR, help="default: all VMs")
     add_list_options(add)
+    add = _verb(
+        volume, "show", show, "Show a volume, and where the guest finds it.", "atoll volume show web data"
+    )
+    add_show_options(add)
     add = _verb(
         volume,
         "add",
@@ -66,12 +80,17 @@ def register(commands: Commands) -> None:
         ("detach", detach, "Take a volume from the guest, and keep it."),
     ):
         add_show_options(_verb(volume, name, run, summary, f"atoll volume {name} web data"), quiet=True)
-    for name, summary in (
-        ("grow", "Make a volume larger, with the ext4 file system on it."),
-        ("shrink", "Make a volume smaller, with the ext4 file system on it."),
+    for name, summary, size, meaning in (
+        (
+            "grow",
+            "Make a volume larger, with the ext4 file system on it, also while the guest uses it.",
+            "+1GiB",
+            "how large it becomes, or with a + how much is added",
+        ),
+        ("shrink", "Make a volume smaller, with the ext4 file system on it.", "2GiB", "how large it becomes"),
     ):
-        add = _verb(volume, name, resize, summary, f"atoll volume {name} web data 2GiB")
-        add.add_argument("size", metavar="SIZE")
+        add = _verb(volume, name, resize, summary, f"atoll volume {name} web data {size}")
+        add.add_argument("size", metavar="SIZE", help=meaning)
         add_show_options(add, quiet=True)
     add = _verb(volume, "move", move, "Move a volume to another store.", "atoll volume move web data fast")
     add.add_argument("store", metavar="STORE")
@@ -107,11 +126,30 @@ def _verb(
 
 
 def list_(options: argparse.Namespace) -> None:
+    if options.vm is None:
+        _list_all(options)
+        return
     style = style_of(options, VOLUME_VIEW)
     ref = check_ref(options.vm)
     with connect(options) as client:
         vm = client.call(api.VM_SHOW, {"vm": ref})
     write(render_list(VOLUME_VIEW, vm.volumes, style))
+
+
+def _list_all(options: argparse.Namespace) -> None:
+    style = style_of(options, HELD_VIEW)
+    with connect(options) as client:
+        vms = client.call(api.VM_LIST)
+    held = [Held(vm.name, volume) for vm in vms for volume in vm.volumes]
+    write(render_list(HELD_VIEW, held, style))
+
+
+def show(options: argparse.Namespace) -> None:
+    style = style_of(options, VOLUME_VIEW)
+    ref, name = check_ref(options.vm), check_volume_name(options.volume)
+    with connect(options) as client:
+        vm = client.call(api.VM_SHOW, {"vm": ref})
+    write(render_one(VOLUME_VIEW, find(vm.volumes, name, ref), style))
 
 
 def add_(options: argparse.Namespace) -> None:
@@ -170,23 +208,25 @@ def _sha256(path: Path) -> str:
 
 
 def attach(options: argparse.Namespace) -> None:
-    _change(options, ChangeVolume(attached=True))
+    _change(options, lambda _: ChangeVolume(attached=True))
 
 
 def detach(options: argparse.Namespace) -> None:
-    _change(options, ChangeVolume(attached=False))
+    _change(options, lambda _: ChangeVolume(attached=False))
 
 
 def move(options: argparse.Namespace) -> None:
-    _change(options, ChangeVolume(store=options.store))
+    _change(options, lambda _: ChangeVolume(store=options.store))
 
 
 def resize(options: argparse.Namespace) -> None:
     """Grow or shrink: the other way round is a mistake that could cost what is on it."""
-    size_mib = parse_mib("size", options.size)
+    grows = options.verb == "grow"
+    is_more = grows and options.size.startswith("+")
+    given_mib = parse_mib("size", options.size[1:] if is_more else options.size)
 
-    def check(volume: Volume) -> None:
-        grows = options.verb == "grow"
+    def change(volume: Volume) -> ChangeVolume:
+        size_mib = volume.size_mib + given_mib if is_more else given_mib
         if (size_mib < volume.size_mib) if grows else (size_mib > volume.size_mib):
             other = "shrink" if grows else "grow"
             raise Conflict(
@@ -194,8 +234,9 @@ def resize(options: argparse.Namespace) -> None:
                 f" {options.verb}",
                 hint=f"did you mean: atoll volume {other} {options.vm} {volume.name} {options.size}",
             )
+        return ChangeVolume(size_mib=size_mib)
 
-    _change(options, ChangeVolume(size_mib=size_mib), check)
+    _change(options, change)
 
 
 def reorder(options: argparse.Namespace) -> None:
@@ -211,24 +252,21 @@ def delete(options: argparse.Namespace) -> None:
     ref, name = check_ref(options.vm), check_volume_name(options.volume)
     check_can_ask(f"volume delete {ref} {name}", options)
     with connect(options) as client:
-        if not options.yes:
-            vm = client.call(api.VM_SHOW, {"vm": ref})
-            going = find(vm.volumes, name, ref)
-            others = [volume_words(volume) for volume in vm.volumes if volume is not going]
-            kept = [f"VM {vm.name} ({vm.ip}, {vm.state}): {'; '.join(others)}"]
-            confirm(f"delete volume {name} of VM {vm.name}", [volume_words(going)], options, kept)
+        vm = client.call(api.VM_SHOW, {"vm": ref})
+        going = find(vm.volumes, name, ref)
+        others = [volume_words(volume) for volume in vm.volumes if volume is not going]
+        kept = [f"VM {vm.name} ({vm.ip}, {vm.state}): {'; '.join(others)}"]
+        confirm(f"delete volume {name} of VM {vm.name}", [volume_words(going)], options, kept)
         client.call(volumes.VOLUME_DELETE, {"vm": ref, "volume": name})
 
 
-def _change(
-    options: argparse.Namespace, change: ChangeVolume, check: Callable[[Volume], None] | None = None
-) -> None:
+def _change(options: argparse.Namespace, change: Callable[[Volume], ChangeVolume]) -> None:
+    """What is to be different follows from what it is."""
     style = style_of(options, VOLUME_VIEW)
     ref, name = check_ref(options.vm), check_volume_name(options.volume)
     with connect(options) as client:
-        if check is not None:
-            check(find(client.call(api.VM_SHOW, {"vm": ref}).volumes, name, ref))
-        lines = client.stream(volumes.VOLUME_CHANGE, {"vm": ref, "volume": name}, body=change)
+        volume = find(client.call(api.VM_SHOW, {"vm": ref}).volumes, name, ref)
+        lines = client.stream(volumes.VOLUME_CHANGE, {"vm": ref, "volume": name}, body=change(volume))
         vm = _followed(lines, options)
     _tell_pending(vm, options)
     write(render_list(VOLUME_VIEW, vm.volumes, style))
@@ -238,7 +276,7 @@ def _followed(lines: Iterator[VolumeStep | Done[VM]], options: argparse.Namespac
     for line in lines:
         if isinstance(line, Done):
             return line.result
-        notice(f"{line.step} {line.elapsed_s:.2f}s", options)
+        notice(f"{line.step} {line.elapsed_s:.2f}s{f': {line.note}' if line.note else ''}", options)
     raise Unreachable("the stream ended before its result", hint="see: atoll status, then: atoll volume list")
 
 
@@ -261,5 +299,31 @@ VOLUME_VIEW: View[Volume] = View(
         Column("store", lambda volume: volume.store or "-", rank=4),
         Column("interface", lambda volume: volume.interface, rank=5),
         Column("attached", lambda volume: "yes" if volume.attached else "no"),
+        Column("device", lambda volume: volume.device or "-", wide=True, rank=6),
     ),
+)
+
+
+class Held(Struct, frozen=True):
+    """A volume, among those of other VMs."""
+
+    vm: str
+    volume: Volume
+
+
+def _held(column: Column[Volume]) -> Column[Held]:
+    key = column.key
+    return Column(
+        column.name,
+        lambda held: column.text(held.volume),
+        key=(lambda held: key(held.volume)) if key else None,
+        wide=column.wide,
+        rank=column.rank,
+        min_width=column.min_width,
+    )
+
+
+HELD_VIEW: View[Held] = View(
+    name=lambda held: f"{held.vm}/{held.volume.name}",
+    columns=(Column("vm", lambda held: held.vm, min_width=8), *map(_held, VOLUME_VIEW.columns)),
 )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from atoll.errors import AtollError, Malformed
 
 _ELSEWHERE = {
-    "rm": "destroy delete remove-subnet remove",
+    "rm": "destroy delete remove",
     "delete": "destroy remove",
     "remove": "destroy delete",
     "destroy": "delete",
@@ -43,6 +43,13 @@ _ELSEWHERE = {
     "rename": "change",
     "stats": "top",
     "copy": "cp",
+    "network": "subnet",
+    "networks": "subnet",
+    "net": "subnet",
+    "expose": "publish",
+    "port": "publish",
+    "proxy": "publish",
+    "port-forward": "forward",
     "--format": "--output",
     "--json": "--output",
     "--mem": "--memory",

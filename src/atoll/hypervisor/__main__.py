@@ -20,7 +20,7 @@ from atoll.errors import AtollError
 from atoll.hypervisor import config as configuration
 from atoll.hypervisor.app import serve
 from atoll.hypervisor.network import physical
-from atoll.system import core_dumps, files, logs, namespaces
+from atoll.system import allocator, core_dumps, files, logs, namespaces
 
 
 def main() -> int:
@@ -29,6 +29,7 @@ def main() -> int:
         return check(Path(sys.argv[2]))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    allocator.keep_pieces()
     logs.start()
     faulthandler.register(signal.SIGUSR1)
     try:

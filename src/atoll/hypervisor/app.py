@@ -18,11 +18,12 @@ from atoll.guestnet.dns.forward import Forwarder
 from atoll.guestnet.dns.upstreams import HostServers
 from atoll.guestnet.metadata.guest import Place
 from atoll.guestnet.netboot.library import Library
-from atoll.hypervisor.config import Config, Dns, Roles
+from atoll.hypervisor.config import Config, Dns, Roles, outside_addresses, share_rules
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.credentials import Credentials
-from atoll.hypervisor.doors import Doors
+from atoll.hypervisor.doors import Doors, OutsideDoors
 from atoll.hypervisor.http.handlers import Backstage, Handlers
+from atoll.hypervisor.launch.folders import Folders
 from atoll.hypervisor.launch.holds import ImageHolds, images_of
 from atoll.hypervisor.launch.hotpool import Pooling
 from atoll.hypervisor.launch.ids import NodeIds
@@ -34,8 +35,12 @@ from atoll.hypervisor.network.bridges import Backends, Bridges, Names
 from atoll.hypervisor.network.callers import Callers, Census
 from atoll.hypervisor.network.control import ControlPort
 from atoll.hypervisor.network.holdings import Holdings
+from atoll.hypervisor.network.outside import Outside
+from atoll.hypervisor.publishing.base import Place as Publishing
+from atoll.hypervisor.publishing.process import PublisherProcess
 from atoll.hypervisor.service import Hypervisor, Options
 from atoll.hypervisor.signals import Signals
+from atoll.hypervisor.ssh import SshCertificates
 from atoll.hypervisor.utilisation import Meter
 from atoll.hypervisor.vms.ids import settle
 from atoll.hypervisor.vms.inventory import Inventory
@@ -46,21 +51,24 @@ from atoll.hypervisor.vms.workbench import Workbench
 from atoll.hypervisor.volumes.stores import Stores, check_not_lost
 from atoll.identity.access import Operators
 from atoll.identity.brokers import HttpsBroker
+from atoll.identity.enrolment import Enrolment
 from atoll.identity.issuers import AuthorityIssuer, HttpsIssuer, RoleIssuer
 from atoll.identity.roles import RoleCallers
+from atoll.identity.ssh_issuer import AuthoritySshIssuer
 from atoll.images.store import ImageStore
 from atoll.model.node import Capacity
+from atoll.plan.ids import Space
 from atoll.plan.macs import node_identity
 from atoll.plan.volumes import total_mib
 from atoll.serving.audit import AuditLog
-from atoll.serving.door.door import families
+from atoll.serving.door.door import BACKLOG, families
 from atoll.serving.event_log import EventLog
 from atoll.serving.gate import CertificateGate
 from atoll.serving.health import Health
 from atoll.serving.hooks.hook import make_hooks
 from atoll.serving.supervisor import Supervisor
 from atoll.serving.tls import Tls
-from atoll.system import clock, heap, host, link_events, namespaces
+from atoll.system import clock, heap, host, link_events, listening, namespaces
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
 from atoll.system.spares import Spares
@@ -111,12 +119,19 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     forwarder = _forwarder(config.dns, outside)
     if forwarder is not None:
         stack.push_async_callback(forwarder.close)
-    callers = Callers(records.user_data, credentials, Place(config.region))
+    ssh = _ssh(config, vms)
+    await ssh.prepare()
+    callers = Callers(records.user_data, credentials, Place(config.region), ssh)
     library = Library(config.state / "tftp", images)
     network = Bridges(
-        Names(config.service_prefix, node_identity(config.name, config.ip), config.guests_reach),
+        Names(
+            config.service_prefix,
+            node_identity(config.name, config.ip),
+            config.guests_reach,
+            config.namespace,
+        ),
         callers,
-        Backends(library, control, forwarder),
+        Backends(library, control, forwarder, Outside(outside, config.ip, config.uplink)),
     )
     stack.push_async_callback(network.close)
     holdings = Holdings(config.name, records, network, vms)
@@ -128,7 +143,12 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         signals.template,
     )
     place = MachinePlace(
-        config.cgroup, records.directory, holdings.subnet_of, stores.path, stores.check_usable
+        config.cgroup,
+        records.directory,
+        holdings.subnet_of,
+        stores.path,
+        stores.check_usable,
+        Folders(share_rules(config), lambda: holdings.given.shares),
     )
     machines = Machines(supplies, network, place, templates)
     facts = _facts(config, supplies.kinds, stores, credentials)
@@ -142,7 +162,20 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
     vms.changed.listen(event_log.note)
     pooling = Pooling(templates, config.hot_pool, config.memory_reserve_mib)
     bench = Workbench(facts, records, vms, holdings, machines, network, images, stores, background)
-    service = Hypervisor(bench, signals, Options(stores, pooling, audit))
+
+    async def publishers_uid() -> int:
+        await supplies.ids.until_free(Space.USERS)
+        return supplies.ids.take("publisher", Space.USERS).first
+
+    publisher = PublisherProcess(config.state, config.cgroup, publishers_uid)
+    stack.callback(publisher.close)
+    publishing = Publishing(
+        publisher,
+        lambda one: listening.at(one.address, one.port, BACKLOG, outside),
+        config.publish,
+        config.port,
+    )
+    service = Hypervisor(bench, signals, Options(stores, publishing, ssh, pooling, audit))
     stack.push_async_callback(service.close)
     callers.count(
         Census(lambda: holdings.given, holdings.leases, service.find_port, vms.list, signals.reached)
@@ -168,11 +201,22 @@ async def _start(config: Config, outside: str | None, stack: contextlib.AsyncExi
         yield from network.families()
         yield from families((doors.operators, doors.guests))
 
-    handlers = Handlers(service, Backstage(records, images, logs, meter, audit, event_log, measured))
+    enrolment = Enrolment(tls.ca_pem, config.pki.authority)
+    handlers = Handlers(
+        service, Backstage(records, images, logs, meter, audit, event_log, measured, enrolment)
+    )
     gate = CertificateGate(
         tls.peers, bench.operators, handlers.auditor.denied, limits=config.user_limits, launches=LAUNCHES
     )
-    await doors.open(application(handlers.bound(), gate), config.listen, config.port, stack)
+    await doors.open(application(handlers.bound(), gate), stack)
+    if outside is not None and config.listen_outside:
+        # First: whoever waits for the node's own address finds these open as well.
+        outdoors = OutsideDoors(doors, outside_addresses(config.listen_outside, config.port), outside)
+        stack.callback(outdoors.close)
+        outdoors.open()
+        background.keep("listening at addresses of the host", outdoors.keep)
+    for address in config.listen:
+        stack.callback(doors.listen((address, config.port)).close)
     control.open(doors.guests)
     stack.callback(control.close)
     background.keep("ending calls that may not go on", gate.calls.keep)
@@ -212,7 +256,8 @@ async def _supplies(
     for driver in drivers.values():
         stack.push_async_callback(driver.close)
     kinds, owner = await Kinds.of(drivers), owner_of(config.state)
-    ids = NodeIds(Register(config.ids, owner), kinds.id_spaces())
+    # The publisher runs as one user, whatever the kinds of machine need.
+    ids = NodeIds(Register(config.ids, owner), kinds.id_spaces() | {Space.USERS})
     return Supplies(kinds, images, ImageHolds(images, owner), ids)
 
 
@@ -267,8 +312,15 @@ def _credentials(
         broker,
         vms.list,
         own=records.credentials,
-        tell=lambda vm, problem: vms.update(vm, role_problem=problem),
+        tell=lambda vm, problem, cloud: vms.update(vm, role_problem=problem, role_cloud=cloud),
     )
+
+
+def _ssh(config: Config, vms: Inventory) -> SshCertificates:
+    """What signs for `atoll vm ssh`, where the CA is on this machine."""
+    authority = config.roles.authority if config.roles is not None else None
+    directory = authority or config.pki.authority
+    return SshCertificates(AuthoritySshIssuer(directory) if directory is not None else None, vms.list)
 
 
 def _capacity(config: Config, stores: Stores) -> Capacity:

@@ -15,6 +15,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, structs
 
+from atoll.api import reaching
+from atoll.api.reaching import Address
 from atoll.errors import AtollError, HostFailure, Invalid, Malformed
 from atoll.identity.issuers import HttpsService
 from atoll.identity.roles import LIFETIME, MAX_LIFETIME, RoleCallers
@@ -29,7 +31,10 @@ from atoll.model.checks import (
 )
 from atoll.model.network import MAX_DNS
 from atoll.model.node import Overcommit
+from atoll.model.share import Share, check_host_path
 from atoll.model.volume import MAX_VOLUME_MIB, MIN_ROOT_MIB
+from atoll.plan.publishing import Rules
+from atoll.plan.shares import ShareRules, check_configured
 from atoll.serving.hooks.config import HookConfig, check_hooks
 from atoll.serving.tls import Pki
 from atoll.serving.user_limits import UserLimits
@@ -69,6 +74,15 @@ class Dns(Struct, frozen=True, forbid_unknown_fields=True):
             (check_ip6 if ":" in server else check_ip)("dns server", server)
 
 
+class Uplink(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the host reaches a node that lives in a namespace of its own: the agent keeps routes to its subnets there."""
+
+    link: str
+    """The host's link that leads to the node."""
+    ip6: str | None = None
+    """The node's IPv6 address there, if it has one."""
+
+
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a node."""
 
@@ -91,6 +105,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """The addresses on which the API is served."""
     port: int = 6976
     """The port of the API."""
+    listen_outside: tuple[str, ...] = ()
+    """Addresses of the host around `namespace` on which the API is served too, with a port where it is another:
+    `192.0.2.7:443`, `[2001:db8::7]`."""
     drivers: tuple[str, ...] = ("qemu",)
     """The kinds of machine that are offered: qemu, lxc, docker, sim."""
     container_engine: Path = Path("/run/docker.sock")
@@ -131,12 +148,25 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     guests_reach: tuple[str, ...] = ()
     """Networks that guests of all subnets that the node routes may open connections to, such as 0.0.0.0/0, beside
     what their subnets reach. Never the node itself."""
+    publish: Rules = Rules()
+    shares: tuple[Share, ...] = ()
+    """Folders of the host that guests may have. Operators allow more by `atoll share allow`."""
+    share_below: tuple[Path, ...] = (Path("/srv"),)
+    """Directories below which operators may allow folders by a call; none: only what is in `shares`."""
+    uplink: Uplink | None = None
     roles: Roles | None = None
     user_limits: UserLimits = UserLimits()
 
     def __post_init__(self) -> None:
         for key, check in CHECKS.items():
             check(key, getattr(self, key))
+        if self.listen_outside and self.namespace is None:
+            raise Invalid(
+                "listen_outside",
+                self.listen_outside,
+                "is for a node that lives in a namespace of its own",
+                hint="listen is what others need",
+            )
         if self.roles is not None and self.roles.issuer is not None and not self.role_callers.users:
             raise Invalid(
                 "role_callers.users",
@@ -171,11 +201,20 @@ def _check_addresses(field: str, addresses: tuple[str, ...]) -> None:
         check_ip(field, address)
 
 
+def outside_addresses(texts: tuple[str, ...], port: int = 6976) -> tuple[Address, ...]:
+    """What `listen_outside` says; `port` is that of the API."""
+    addresses = tuple(reaching.parse("listen_outside", text, port) for text in texts)
+    for host, _ in addresses:
+        (check_ip6 if ":" in host else check_ip)("listen_outside", host)
+    return addresses
+
+
 CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "name": check_name,
     "ip": check_ip,
     "listen": _check_addresses,
     "port": lambda key, value: check_range(key, value, 1, 65535),
+    "listen_outside": lambda key, value: outside_addresses(value),
     "memory_reserve_mib": lambda key, value: check_range(key, value, 0, MAX_RESERVE_MIB, "MiB"),
     "disk_reserve_mib": lambda key, value: check_range(key, value, 0, MAX_RESERVE_MIB, "MiB"),
     "root_mib": lambda key, value: check_range(key, value, MIN_ROOT_MIB, MAX_VOLUME_MIB, "MiB"),
@@ -186,8 +225,24 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "bridges": _check_links,
     "guests_reach": _check_networks,
     "hooks": lambda key, value: check_hooks(value),
+    "shares": lambda key, value: check_configured(key, value),
+    "share_below": lambda key, value: [check_host_path(key, str(path)) for path in value],
 }
 """What settings must be besides their type, each by itself."""
+
+
+def share_rules(config: Config) -> ShareRules:
+    """What it says of shares; what the node keeps is never shared."""
+    keys = (
+        config.pki.key.parent,
+        *((config.roles.authority,) if config.roles and config.roles.authority else ()),
+    )
+    own = (config.state, config.images, config.ids, *keys, *config.stores.values())
+    return ShareRules(
+        config.shares,
+        tuple(map(str, config.share_below)),
+        tuple(sorted({str(path) for path in own})),
+    )
 
 
 class Problem(Struct, frozen=True):

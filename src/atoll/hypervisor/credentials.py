@@ -32,8 +32,12 @@ RETRY_S = 10.0
 MAX_RETRY_S = 300.0
 
 
-Tell = Callable[[VM, str], Awaitable[object]]
-"""Is told why a VM's credentials could not be renewed; empty: they could."""
+SERVED = "served"
+REFUSED = "none: role-problem says why"
+NO_BROKER = "none: the node has no broker of a public cloud ([roles.broker] in its configuration)"
+
+Tell = Callable[[VM, str, str], Awaitable[object]]
+"""Is told why a VM's credentials could not be renewed (empty: they could), and whether it has some of a cloud."""
 
 
 class OwnCredentials(Protocol):
@@ -152,9 +156,10 @@ class Credentials:
         if problem and problem != holding.problem:
             log.error("credentials of VM %s for role %s: %s", vm.ip, vm.role, problem)
         holding.problem = problem
-        if self._tell is not None and problem != vm.role_problem:
+        cloud = cloud_told(self.of(vm), brokered=self._broker is not None)
+        if self._tell is not None and (problem, cloud) != (vm.role_problem, vm.role_cloud):
             try:
-                await self._tell(vm, problem)
+                await self._tell(vm, problem, cloud)
             except AtollError as error:  # such as a full disk; or the VM has gone meanwhile
                 log.warning("VM %s: noting that its credentials are not renewed: %s", vm.ip, error.brief)
 
@@ -202,6 +207,13 @@ def is_due(held: RoleCredentials | None, brokered: bool, now: datetime) -> bool:
     if held is None or past_half(held, now):
         return True
     return brokered and (held.cloud is None or past_half(held.cloud, now))
+
+
+def cloud_told(held: RoleCredentials | None, *, brokered: bool) -> str:
+    """What the owner of a VM is told of its credentials of a public cloud."""
+    if held is not None and held.cloud is not None:
+        return SERVED
+    return REFUSED if brokered else NO_BROKER
 
 
 def without_the_ended(held: RoleCredentials, now: datetime) -> RoleCredentials | None:

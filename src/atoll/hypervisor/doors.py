@@ -1,22 +1,29 @@
 """The ways in to a Hypervisor's API: operators have one, guests another, and neither can fill the other's.
 
-Effects: listening sockets on the node's own addresses. Those on bridges and at the link-local address are opened by
-`network/control.py`, which hands what comes there to the guests' door.
+Effects: listening sockets on the node's own addresses, and on those of the host around it. Those on bridges and at the
+link-local address are opened by `network/control.py`, which hands what comes there to the guests' door.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
+from atoll.api.reaching import Address, show
 from atoll.errors import HostFailure, Unauthenticated
 from atoll.serving.door.door import BACKLOG, Door, Listener, network_source
 from atoll.serving.door.shares import guests_limits, operators_limits
 from atoll.serving.tls import Tls
 from atoll.system import clock, listening
+
+log = logging.getLogger(__name__)
+
+TRY_AGAIN_S = 2.0
 
 
 class Doors:
@@ -36,10 +43,8 @@ class Doors:
         self.guests = Door("guests", tls.context, guests_limits(descriptors), is_known)
         self._is_guest = is_guest
 
-    async def open(
-        self, served: web.Application, addresses: Sequence[str], port: int, stack: contextlib.AsyncExitStack
-    ) -> None:
-        """Let callers in to `served`, and listen for operators at `addresses`, until the stack ends."""
+    async def open(self, served: web.Application, stack: contextlib.AsyncExitStack) -> None:
+        """Let callers in to `served`, until the stack ends."""
         runner = web.AppRunner(served, access_log=None, shutdown_timeout=1)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
@@ -47,15 +52,17 @@ class Doors:
         for door in (self.operators, self.guests):
             door.begin(runner.server)
             stack.push_async_callback(door.close)
-        for address in addresses:
-            try:
-                opened = listening.at(address, port, BACKLOG)
-            except OSError as error:
-                raise HostFailure(
-                    f"listening on {address}:{port}: {error.strerror or error}",
-                    hint="another agent may serve there; `listen` and `port` in the configuration say where to",
-                ) from error
-            stack.callback(Listener(opened, self._take).close)
+
+    def listen(self, address: Address, namespace: str | None = None) -> Listener:
+        """Take whoever comes to this address, once the doors are open; HostFailure where it cannot be had."""
+        try:
+            opened = listening.at(*address, BACKLOG, namespace)
+        except OSError as error:
+            raise HostFailure(
+                f"listening on {show(address)}: {error.strerror or error}",
+                hint="another agent may serve there; `listen` and `port` in the configuration say where to",
+            ) from error
+        return Listener(opened, self._take)
 
     def _take(self, accepted: socket.socket, ip: str) -> None:
         """Who comes to the node's own addresses. A guest stays one, whichever way it takes."""
@@ -63,3 +70,40 @@ class Doors:
             self.guests.take(accepted, ip)
         else:
             self.operators.take(accepted, network_source(ip))
+
+
+class OutsideDoors:
+    """The operators' door at addresses of the host around the node's namespace.
+
+    The node serves without them: an address that is not there yet, or that somebody else has, is tried again.
+    """
+
+    def __init__(self, doors: Doors, addresses: Sequence[Address], outside: str) -> None:
+        self._doors = doors
+        self._outside = outside
+        self._missing = dict.fromkeys(addresses, "")
+        """Each with why it could not be had, as it was last logged."""
+        self._listeners: list[Listener] = []
+
+    def open(self) -> None:
+        """Listen where nobody of ours does yet."""
+        for address, said in list(self._missing.items()):
+            try:
+                self._listeners.append(self._doors.listen(address, self._outside))
+            except HostFailure as failure:
+                if failure.brief != said:
+                    log.error("%s; trying again", failure.brief)
+                self._missing[address] = failure.brief
+            else:
+                del self._missing[address]
+                log.info("serving on %s of the host", show(address))
+
+    async def keep(self) -> None:
+        """For ever."""
+        while True:
+            self.open()
+            await asyncio.sleep(TRY_AGAIN_S)
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            listener.close()

@@ -15,7 +15,10 @@ from atoll.hypervisor.launch.holds import Used, images_of
 from atoll.hypervisor.launch.hotpool import HotPool, Pooling, PoolPlace
 from atoll.hypervisor.news import NodeNews
 from atoll.hypervisor.overview import Overview
+from atoll.hypervisor.publishing.base import Place
+from atoll.hypervisor.publishing.publishing import Publishing
 from atoll.hypervisor.signals import Signals
+from atoll.hypervisor.ssh import SshCertificates
 from atoll.hypervisor.vms.acknowledgements import Acknowledgements
 from atoll.hypervisor.vms.awaited_exits import AwaitedExits
 from atoll.hypervisor.vms.changes import Changes
@@ -29,12 +32,14 @@ from atoll.hypervisor.vms.policies import Policies
 from atoll.hypervisor.vms.readiness import Board
 from atoll.hypervisor.vms.stages import Stages
 from atoll.hypervisor.vms.stalls import Stalls
+from atoll.hypervisor.vms.suspensions import Suspensions
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.hypervisor.volumes.volumes import Volumes
 from atoll.identity.access import Operators, check_owner
 from atoll.model.event import EventKind
 from atoll.model.identity import Identity
+from atoll.model.image import Image
 from atoll.model.node import Node
 from atoll.model.vm import VM
 from atoll.serving.audit import AuditLog, Auditor
@@ -43,9 +48,11 @@ from atoll.system import clock
 
 
 class Options(Struct, frozen=True):
-    """What a Hypervisor is given beside its workbench; most of it can be left out."""
+    """What a Hypervisor is given beside its workbench; some of it can be left out."""
 
     stores: Stores
+    publishing: Place
+    ssh: SshCertificates
     pooling: Pooling = Pooling()
     audit: AuditLog | None = None
 
@@ -57,6 +64,7 @@ class Hypervisor:
         self._bench = bench
         self.vms = bench.vms
         self.holdings = bench.holdings
+        self.folders = bench.machines.folders
         self._auditor = Auditor(options.audit, self.vms.find) if options.audit is not None else None
         stages = Stages(bench, Board(clock.monotonic))
         self.stages = stages
@@ -69,10 +77,13 @@ class Hypervisor:
         self.screens = Screens(bench.machines)
         self.hands = Hands(bench.machines)
         self.forwards = Forwards(bench.machines)
+        self.ssh = options.ssh
+        self.publishing = Publishing(bench, options.publishing)
         self.acknowledgements = Acknowledgements(self.vms, bench.facts.acknowledge_within_s)
         self.creator = Creator(bench, stages, self.pool, self.acknowledgements)
         awaited = AwaitedExits()
-        self.life = Life(bench, stages, awaited)
+        self.suspensions = Suspensions(bench, stages)
+        self.life = Life(bench, stages, awaited, self.suspensions)
         self.policies = Policies(bench, self.life, self._note_own)
         self.exits = Exits(bench, self.policies, awaited)
         self.lost_links = LostLinks(bench, self._note_own)
@@ -111,6 +122,10 @@ class Hypervisor:
         check(permit.vm)
         return permit
 
+    def image_of(self, vm: VM) -> Image:
+        """What a VM was made of."""
+        return self._bench.machines.image(vm)
+
     def images_in_use(self) -> Used | None:
         """What the machines of this node are made of; None while there is a VM of which nobody knows that."""
         unknown = self._bench.records.unreadable
@@ -128,12 +143,15 @@ class Hypervisor:
     # --- beginning and end
 
     async def sweep(self) -> None:
-        """Take out of the network what is of no VM, such as the hot pool of an agent that was killed."""
+        """Take out of the network what is of no VM, such as the hot pool of an agent that was killed; and have ports
+        lead to VMs as their records say."""
         await self._bench.network.sweep(self.vms.keys())
+        await self.publishing.settle()
 
     def begin(self) -> None:
         """All VMs are found: from now on their own policies are kept."""
         self._bench.background.keep("keeping the policies of VMs", self._duties.keep)
+        self._bench.background.keep("keeping ports published", self.publishing.tend)
 
     async def close(self) -> None:
         """Touch nothing any more. VMs run on; what is none yet goes."""

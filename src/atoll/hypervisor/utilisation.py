@@ -107,9 +107,9 @@ def _node_families(node: Node, used: Utilisation) -> Iterator[Metric]:
         ("memory_bytes", node.total.memory_mib << 20, node.free.memory_mib << 20),
         ("disk_bytes", node.total.disk_mib << 20, node.free.disk_mib << 20),
     ):
-        yield GaugeMetricFamily(f"atoll_node_{what}_total", "What VMs may be promised.", value=total)
-        yield GaugeMetricFamily(f"atoll_node_{what}_free", "What is left of it.", value=free)
-    addresses = GaugeMetricFamily("atoll_node_addresses_free", "Free addresses.", labels=("subnet",))
+        yield GaugeMetricFamily(f"atoll_node_capacity_{what}", "What VMs may be promised.", value=total)
+        yield GaugeMetricFamily(f"atoll_node_free_{what}", "What is left to promise.", value=free)
+    addresses = GaugeMetricFamily("atoll_node_free_addresses", "Free addresses.", labels=("subnet",))
     for pool in node.pools:
         addresses.add_metric((pool.subnet.id,), len(pool.free))
     yield addresses
@@ -144,8 +144,8 @@ def quota_families(uses: Iterable[QuotaUse]) -> Iterator[Metric]:
     """What users and groups have, and may have where that is limited. Pure."""
     told = tuple(uses)
     for what, resource, scale in _QUOTAS:
-        used = GaugeMetricFamily(f"atoll_quota_{what}_used", "Held by a user or group.", labels=_HOLDER)
-        most = GaugeMetricFamily(f"atoll_quota_{what}_limit", "What they may have at most.", labels=_HOLDER)
+        used = GaugeMetricFamily(f"atoll_quota_used_{what}", "Held by a user or group.", labels=_HOLDER)
+        most = GaugeMetricFamily(f"atoll_quota_limit_{what}", "What they may have at most.", labels=_HOLDER)
         for use in told:
             holder = (str(use.kind), use.name)
             if use.kind is not HolderKind.DEFAULT:

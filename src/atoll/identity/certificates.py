@@ -86,10 +86,7 @@ def issue(
     lifetime: timedelta,
 ) -> x509.Certificate:
     """A leaf that states these claims, and never outlives its CA."""
-    if not timedelta(0) < lifetime <= MAX_LEAF_LIFETIME:
-        raise Invalid(
-            "lifetime", str(lifetime), f"must be more than 0 and at most {MAX_LEAF_LIFETIME.days} days"
-        )
+    check_leaf_lifetime(lifetime)
     if now >= ca.not_valid_after_utc:
         ended = f"{ca.not_valid_after_utc:%Y-%m-%d %H:%M}Z"
         raise Conflict(
@@ -116,6 +113,13 @@ def issue(
         # Critical: a reader that does not know it would otherwise let its holder do everything.
         builder = builder.add_extension(limit, critical=True)
     return builder.sign(ca_key, signature_hash(ca_key))
+
+
+def check_leaf_lifetime(lifetime: timedelta) -> None:
+    if not timedelta(0) < lifetime <= MAX_LEAF_LIFETIME:
+        raise Invalid(
+            "lifetime", str(lifetime), f"must be more than 0 and at most {MAX_LEAF_LIFETIME.days} days"
+        )
 
 
 def signature_hash(key: Key) -> hashes.SHA256 | None:

@@ -38,7 +38,7 @@ from atoll.identity.roles import (
     RoleCallers,
     RoleCredentials,
 )
-from atoll.identity.signer import Answer, Renewal, Request
+from atoll.identity.signer import Answer, Asked, Request
 from atoll.model.long_lived import LongLivedCredential
 from atoll.model.vm import check_role
 from atoll.system import processes
@@ -73,7 +73,7 @@ class AuthorityIssuer:
         return msgspec.json.decode(await ask_signer(self._directory, request), type=Answer)
 
 
-async def ask_signer(directory: Path, request: Request | Renewal) -> bytes:
+async def ask_signer(directory: Path, request: Asked) -> bytes:
     """What a signer process makes of it, with the CA in a directory of this machine."""
     done = await processes.run(
         (sys.executable, "-m", "atoll.identity.signer", str(directory)),
@@ -174,7 +174,7 @@ def _end(algorithm: Algorithm, made: Certificates | None, public: PublicKeys, no
         raise HostFailure(f"the issuer gave no {algorithm} certificates")
     x509 = certificates.from_pem(made.x509.encode())
     pem = certificates.public_key(x509).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    ssh = _ssh_certificate(made.ssh)
+    ssh = ssh_certificate(made.ssh)
     line = ssh.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     if pem.decode() != public.pem or line != public.ssh:
         raise HostFailure(f"the issuer gave {algorithm} certificates for another key")
@@ -186,7 +186,7 @@ def _end(algorithm: Algorithm, made: Certificates | None, public: PublicKeys, no
     return end
 
 
-def _ssh_certificate(line: str) -> SSHCertificate:
+def ssh_certificate(line: str) -> SSHCertificate:
     try:
         found = load_ssh_public_identity(line.encode())
     except (ValueError, UnsupportedAlgorithm) as error:

@@ -1,8 +1,10 @@
 """`python -m atoll.identity.signer DIRECTORY`: signs one request of a service with the CA there.
 
 A process of its own for each request, so that the one that asks, such as the Hypervisor, never holds the CA's
-key. The request comes on standard input and holds no secret; certificates go to standard output. It signs roles,
-none for longer than a day, and renews what is a server's: the same names for the same key, and as long as before.
+key. The request comes on standard input and holds no key; certificates go to standard output. It signs roles,
+none for longer than a day, and renews what is a server's: the same names for the same key, and as long as before. What
+it signs for somebody who was invited, the invitation says, which is kept with the CA: the one that asks cannot choose.
+For `atoll vm ssh` it signs with keys that are for that alone: see ssh_signing.
 """
 
 from __future__ import annotations
@@ -10,21 +12,24 @@ from __future__ import annotations
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from msgspec import Struct
 
 from atoll.errors import AtollError, Denied, Invalid, Malformed
-from atoll.identity import certificates
+from atoll.identity import certificates, requests
 from atoll.identity.authority import Authority, locked
 from atoll.identity.certificates import UNREADABLE, PublicKey
 from atoll.identity.claims import Kind
 from atoll.identity.contents import Contents
+from atoll.identity.invitations import Invitations
 from atoll.identity.roles import MAX_LIFETIME, Algorithm, Certificates, PublicKeys, claims_of, subject_of
 from atoll.identity.ssh_authority import SshAuthority
+from atoll.identity.ssh_signing import AskTrust, HostKey, Login, sign_ssh
 from atoll.model.vm import Role
-from atoll.system import clock
+from atoll.system import clock, steps
 
 MAX_REQUEST = 1 << 16
 
@@ -52,6 +57,42 @@ class Renewal(Struct, frozen=True, forbid_unknown_fields=True, tag="renewal", ta
 
 class Renewed(Struct, frozen=True):
     certificate: str
+
+
+class Redemption(Struct, frozen=True, forbid_unknown_fields=True, tag="invitation", tag_field="sign"):
+    """The secret of an invitation, and a certificate request of whoever brought it."""
+
+    id: str
+    secret: str
+    """In hexadecimal."""
+    request: str
+
+    def __repr__(self) -> str:
+        return f"Redemption({self.id!r})"
+
+
+class Redeemed(Struct, frozen=True):
+    """Nothing of it is there where the invitation is not valid."""
+
+    certificate: str = ""
+    ca: str = ""
+    subject: str = ""
+    serial: str = ""
+
+
+def redeem(authority: Authority, request: Redemption) -> Redeemed:
+    """What was promised, for the key of whoever comes first. An invitation that is taken is used, come what may."""
+    key = requests.public_key(request.request.encode())
+    try:
+        with locked(authority.directory):
+            taken = Invitations(authority.directory).take(
+                request.id, bytes.fromhex(request.secret), clock.now()
+            )
+    except Denied:
+        return Redeemed()
+    steps.step("invitation.taken")
+    made = authority.certify(taken.claims, key, timedelta(seconds=taken.lifetime_s))
+    return Redeemed(made.cert_pem.decode(), authority.cert_pem.decode(), taken.claims.subject, made.serial)
 
 
 def renew(authority: Authority, request: Renewal) -> Renewed:
@@ -86,6 +127,22 @@ def sign(authority: Authority, request: Request) -> Answer:
     return Answer(made, authority.cert_pem.decode(), ssh_ca)
 
 
+Asked: TypeAlias = Request | Renewal | Redemption | Login | HostKey | AskTrust
+"""All that is signed here."""
+
+
+def answer_to(authority: Authority, request: Asked) -> Struct:
+    match request:
+        case Request():
+            return sign(authority, request)
+        case Renewal():
+            return renew(authority, request)
+        case Redemption():
+            return redeem(authority, request)
+        case Login() | HostKey() | AskTrust():
+            return sign_ssh(authority.directory, request)
+
+
 def _public_key(pem: str) -> PublicKey:
     try:
         key = load_pem_public_key(pem.encode())
@@ -102,11 +159,11 @@ def main() -> int:
         if len(data) > MAX_REQUEST:
             raise Malformed(f"a request of more than {MAX_REQUEST} bytes")
         try:
-            request: Request | Renewal = msgspec.json.decode(data, type=Request | Renewal)
+            request: Asked = msgspec.json.decode(data, type=Asked)
         except msgspec.MsgspecError as error:
             raise Malformed(f"a request that is not one: {error}".lower()) from None
         authority = Authority.open(Path(sys.argv[1]))
-        answer = sign(authority, request) if isinstance(request, Request) else renew(authority, request)
+        answer = answer_to(authority, request)
     except AtollError as error:
         sys.stderr.write(f"{error.brief}\n")
         return error.exit_status

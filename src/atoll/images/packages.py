@@ -25,6 +25,8 @@ from atoll.errors import AtollError, HostFailure
 from atoll.system import files, host, processes
 from atoll.system.failures import failing
 
+KERNEL_MIB = 32
+"""What one takes in the cache, about."""
 META_PACKAGE = "linux-image-cloud-amd64"
 _FILE = re.compile(r"linux-image-[0-9][A-Za-z0-9.+~-]*_[A-Za-z0-9.+~%-]+_amd64\.deb")
 # As root, apt drops to a user that cannot write to our cache, and warns about it.

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from atoll.model.event import EventKind
+from atoll.model.publishing import shown_at
 from atoll.model.vm import VM
 
 MAX_VALUE = 200
@@ -18,7 +19,9 @@ MAX_VALUE = 200
 
 _NOT_NEWS = frozenset({"ready", "running", "previous_user_data_sha256", "role_credential_expires_at"})
 """What changes with something else that is told, or says how far a start has come."""
-_NOT_TOLD = frozenset({"user_data_sha256", "ssh_keys", "kernel_options", "request_id", "role_problem"})
+_NOT_TOLD = frozenset(
+    {"user_data_sha256", "ssh_keys", "kernel_options", "request_id", "role_problem", "role_cloud"}
+)
 """Its owners' alone: that it changed is told, not how."""
 
 
@@ -79,7 +82,11 @@ def _text(value: Any) -> str:
 
 
 def _part(value: Any) -> str:
-    """An item of a list: of what has a name, such as a volume, that and its size."""
+    """An item of a list: of what has a name, such as a volume, that and its size; of a port, where it leads."""
+    if isinstance(value, dict) and "guest_port" in value:
+        return f"{shown_at(value['address'], value['port'])} -> {value['guest_port']}"
+    if isinstance(value, dict) and "read_only" in value:
+        return f"{value['name']} at {value['path']}{', read-only' if value['read_only'] else ''}"
     if isinstance(value, dict):
         size = f" {value['size_mib']} MiB" if value.get("size_mib") else ""
         detached = "" if value.get("attached", True) else " (detached)"

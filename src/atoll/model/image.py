@@ -38,6 +38,8 @@ class Ability(StrEnum):
     """They do as their user data says, in any of the forms that cloud-init knows."""
     SSH_KEYS = "ssh-keys"
     """They let those in who have one of the keys."""
+    SSH_CERTIFICATES = "ssh-certificates"
+    """They have an SSH server that trusts the cloud, and that the cloud vouches for: atoll vm ssh."""
     SCREEN = "screen"
     """They draw on a screen, if there is one."""
 

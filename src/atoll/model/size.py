@@ -49,3 +49,11 @@ def show_mib(mib: int) -> str:
         if mib and mib % factor == 0:
             return f"{mib // factor} {unit}"
     return f"{mib} MiB"
+
+
+def show_bytes(size: float) -> str:
+    """In its largest unit: 1.5 MiB."""
+    for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size:.0f} B"

@@ -32,12 +32,15 @@ from atoll.model.hardware import (
     check_kernel_options,
 )
 from atoll.model.network import link_local
+from atoll.model.publishing import Publication
+from atoll.model.share import Mounts, ShareMount, check_mounts
 from atoll.model.ssh import SshKeys, check_ssh_keys
 from atoll.model.volume import (
     MAX_VOLUME_MIB,
     MAX_VOLUMES,
     MIN_ROOT_MIB,
     ROOT,
+    Kept,
     RootMib,
     Volume,
     VolumeSpec,
@@ -79,6 +82,9 @@ class VmState(StrEnum):
     STOPPING = "stopping"
     STOPPED = "stopped"
     CRASHED = "crashed"
+    SUSPENDING = "suspending"
+    SUSPENDED = "suspended"
+    RESUMING = "resuming"
     DESTROYING = "destroying"
     DAMAGED = "damaged"
     """Its record cannot be read. What runs of it runs on; it can be destroyed, and nothing else."""
@@ -126,6 +132,24 @@ class StartedBy(StrEnum):
     """As a copy that ran already."""
 
 
+class SuspendTo(StrEnum):
+    """Where the memory of a VM is that is suspended."""
+
+    MEMORY = "memory"
+    """Where it was: it goes on at once, and is lost when the host is rebooted."""
+    DISK = "disk"
+    """In a file in the VM's directory. Its memory and CPUs are free for others, and it survives a reboot."""
+
+
+class Suspension(Struct, frozen=True):
+    """Since when a VM is suspended, and how."""
+
+    to: SuspendTo
+    since: datetime
+    disk_mib: int = 0
+    """The most that its memory takes on disk."""
+
+
 class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """What a user asks for. Every field can be read back from the VM that came of it."""
 
@@ -167,6 +191,8 @@ class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
     root_mib: RootMib | None = None
     """How much it may change of its image, for kinds that keep that on the node's disk (containers). Left out: what
     the node gives."""
+    shares: Mounts = ()
+    """Folders of the node that it has, and where."""
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
@@ -195,6 +221,7 @@ class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
         check_netboot(self)
         if self.root_mib is not None:
             check_range("root_mib", self.root_mib, MIN_ROOT_MIB, MAX_VOLUME_MIB, "MiB")
+        check_mounts(self.shares)
 
 
 class Running(Struct, frozen=True):
@@ -210,6 +237,7 @@ class Running(Struct, frozen=True):
     watchdog: Watchdog = Watchdog.NONE
     watchdog_action: WatchdogAction = WatchdogAction.RESET
     netboot: Netboot = Netboot.NEVER
+    shares: tuple[ShareMount, ...] = ()
 
 
 class VmNic(Struct, frozen=True):
@@ -290,8 +318,18 @@ class VM(Struct, frozen=True):
     none of its own, and its node vouches for it."""
     role_problem: str = ""
     """Why the credentials of its role could not be renewed; empty: they could."""
+    role_cloud: str = ""
+    """Whether its role has credentials of a public cloud, or why not; empty: nothing was asked for yet."""
     remarks: tuple[str, ...] = ()
     """What is as it was asked for, and may not be what was meant."""
+    published: tuple[Publication, ...] = ()
+    """Ports of its node that lead to it."""
+    kept: tuple[Kept, ...] = ()
+    """What becomes of its root and its volumes when it stops: follows from what they are."""
+    suspended: Suspension | None = None
+    """While it is suspended, or on its way to that or back."""
+    shares: tuple[ShareMount, ...] = ()
+    """Folders of the node that it has."""
 
     @property
     def all_nics(self) -> tuple[VmNic, ...]:
@@ -306,6 +344,12 @@ class VM(Struct, frozen=True):
     def is_paused(self) -> bool:
         """Whether it runs, and is held up for want of room."""
         return self.state is VmState.RUNNING and self.reason.startswith(PAUSED)
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether it is suspended to disk: nothing of it is in the node's memory."""
+        on_disk = self.suspended is not None and self.suspended.to is SuspendTo.DISK
+        return on_disk and self.state is VmState.SUSPENDED
 
     @property
     def root_mib(self) -> int | None:

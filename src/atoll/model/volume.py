@@ -56,6 +56,12 @@ class DiskInterface(StrEnum):
     """For guests that know no other. Such a disk comes and goes at a start only, and a machine has four at most."""
 
 
+def device_path(name: str, interface: DiskInterface) -> str:
+    """Where a Linux guest finds a disk, whatever its order is: its serial number is the name of the volume."""
+    kinds = {DiskInterface.NVME: "nvme-QEMU_NVMe_Ctrl_", DiskInterface.IDE: "ata-QEMU_HARDDISK_"}
+    return f"/dev/disk/by-id/{kinds.get(interface, 'virtio-')}{name}"
+
+
 class VolumeSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """A volume that a user asks for."""
 
@@ -106,8 +112,29 @@ class Volume(Struct, frozen=True):
         return f"{self.name}.{self.format}"
 
     @property
+    def device(self) -> str:
+        """Where a Linux guest finds it; empty for the root, which is not a disk of its own."""
+        return "" if self.name == ROOT else device_path(self.name, self.interface)
+
+    @property
     def in_memory(self) -> bool:
         return self.type is VolumeType.MEMORY or self.format is VolumeFormat.MEMORY
+
+
+class KeptUntil(StrEnum):
+    """How long a volume keeps what is on it."""
+
+    DESTROY = "destroy"
+    """Until its VM is destroyed, or it is deleted."""
+    STOP = "stop"
+    """Until its VM stops, for whatever reason: it is in memory."""
+
+
+class Kept(Struct, frozen=True):
+    """How long a volume of a VM, or its root, keeps what is on it."""
+
+    name: str
+    until: KeptUntil
 
 
 class StoreInfo(Struct, frozen=True):

@@ -17,6 +17,7 @@ from atoll.model.checks import is_network
 from atoll.model.lease import Reservation
 from atoll.model.network import Address, Subnet
 from atoll.model.quota import Quotas
+from atoll.model.share import Share
 from atoll.model.vm import VmNic
 
 Place = tuple[str, str]
@@ -42,6 +43,8 @@ class Given(Struct, frozen=True):
     cpu_overcommit: float | None = None
     """How many times its CPUs may be promised; None: as its configuration says."""
     memory_overcommit: float | None = None
+    shares: tuple[Share, ...] = ()
+    """Folders that operators allowed by a call."""
 
     def subnet(self, subnet_id: str) -> Subnet:
         for subnet in self.subnets:
@@ -50,7 +53,7 @@ class Given(Struct, frozen=True):
         known = ", ".join(subnet.id for subnet in self.subnets) or "none yet"
         raise NotFound(
             f"subnet {subnet_id!r}: not on this node",
-            hint=f"there are: {known}; see: atoll node add-subnet",
+            hint=f"there are: {known}; see: atoll subnet add",
         )
 
     def on_bridge(self, bridge: str) -> Iterator[Subnet]:
@@ -65,7 +68,7 @@ class Given(Struct, frozen=True):
             if other.id == subnet.id:
                 raise Conflict(
                     f"subnet {subnet.id}: exists with other settings",
-                    hint="choose another id, or see: atoll node change-subnet",
+                    hint="choose another id, or see: atoll subnet change",
                 )
             if subnet.overlaps(other) and not _apart(subnet, other):
                 raise Conflict(
@@ -260,11 +263,11 @@ def choose(
     if not names:
         raise PoolEmpty(
             f"creating a VM on {node}: the node has no subnet that you may use",
-            hint="add one with: atoll node add-subnet ID --cidr 10.1.2.0/24 --gateway 10.1.2.1",
+            hint="add one with: atoll subnet add ID 10.1.2.0/24",
         )
     raise PoolEmpty(
         f"creating a VM on {node}: no free address in subnet {names}",
-        hint=f"add some with: atoll node add-address --subnet {candidates[0].id} IP…, or destroy a VM",
+        hint=f"add some with: atoll subnet change {candidates[0].id} --add IP…, or destroy a VM",
     )
 
 

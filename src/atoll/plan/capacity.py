@@ -28,8 +28,12 @@ def overcommitted(there: Capacity, ratio: Overcommit) -> Capacity:
 
 
 def demand(vm: VM) -> Capacity:
-    """What a VM counts for, stopped ones too: they may be started at any time."""
+    """What a VM counts for, stopped ones too: they may be started at any time. One that is suspended to disk counts
+    for what it takes there, and asks for the rest again when it is resumed."""
     disk_mib = sum(volume.size_mib for volume in vm.volumes if not volume.in_memory)
+    disk_mib += vm.suspended.disk_mib if vm.suspended is not None else 0
+    if vm.is_on_disk:
+        return Capacity(milli_cpus=0, memory_mib=0, disk_mib=disk_mib)
     return Capacity(milli_cpus=vm.milli_cpus, memory_mib=memory_mib(vm), disk_mib=disk_mib)
 
 

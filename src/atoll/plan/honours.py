@@ -52,6 +52,15 @@ def remarks(vm: VM, image: Image, user_data: bytes) -> tuple[str, ...]:
     return tuple(found)
 
 
+def check_ssh(vm: VM, image: Image) -> None:
+    """Conflict where nobody can log in by a certificate of the cloud. Guests with cloud-init are set up by it."""
+    if _lacks(image, Ability.SSH_CERTIFICATES) and _lacks(image, Ability.CLOUD_INIT):
+        raise Conflict(
+            f"VM {vm.name}: guests of image {image.name} have no SSH server that trusts this cloud",
+            hint=f"use: atoll vm shell {vm.name}",
+        )
+
+
 def _runs_scripts(image: Image) -> bool:
     return not (_lacks(image, Ability.SCRIPT) and _lacks(image, Ability.CLOUD_INIT))
 

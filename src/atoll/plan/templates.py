@@ -75,7 +75,7 @@ def can_fork(image: Image, vm: VM) -> bool:
     """Whether a VM may begin as a copy of memory: its image says so, and it has nothing that others have not."""
     no_disk = all(volume.format is VolumeFormat.MEMORY for volume in vm.volumes)
     no_screen = vm.console is not ConsoleKind.VNC
-    plain = no_disk and no_screen and not vm.nics and vm.watchdog is Watchdog.NONE
+    plain = no_disk and no_screen and not vm.nics and not vm.shares and vm.watchdog is Watchdog.NONE
     boots_alike = not vm.kernel_options and vm.netboot is Netboot.NEVER
     return image.forkable and image.digest == vm.image_digest and plain and boots_alike
 

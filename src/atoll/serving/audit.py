@@ -37,8 +37,9 @@ KEEP_DAYS = 90
 LOOK_EVERY_S = 5.0
 MOST_DETAIL = 1024
 """Characters of what was asked for that are kept in an entry."""
-NOTED_BY_HANDLERS = frozenset({"vm.exec"})
-"""Routes of which what is asked for comes after their handler has begun: it notes that, before it is done."""
+NOTED_BY_HANDLERS = frozenset({"vm.exec", "vm.ssh"})
+"""Routes of which what is asked for, or given, is known after their handler has begun: it notes that, before its
+caller has it."""
 
 FindVm = Callable[[str], VM | None]
 
@@ -186,7 +187,7 @@ class Auditor:
         spec = getattr(call.body, "spec", None)
         if spec is not None:
             return "", spec.name
-        # Whose quota it is.
+        # Whose quota it is, or which share.
         holder = getattr(call.body, "holder", None) or getattr(call.query, "holder", None) or ""
         return (str(holder) or call.params.get("ip", ""))[:64], ""
 

@@ -52,6 +52,20 @@ class Format(Struct, Generic[T], frozen=True):
         return msgspec.json.encode(_merge(content, unknown))
 
 
+def needed(data: bytes) -> int:
+    """The oldest number whose programs may read this file."""
+    return msgspec.json.decode(data, type=_Needs).needs_format
+
+
+class _Needs(Struct):
+    needs_format: int = 0
+
+
+def needing(unknown: Unknown, number: int) -> Unknown:
+    """The same, of a file that only programs of this format on may read."""
+    return {**unknown, _NEEDS: max(number, unknown.get(_NEEDS, 0))}
+
+
 def _unknown(found: dict[str, Any], kind: type[Struct]) -> Unknown:
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
     left: Unknown = {name: found[name] for name in found.keys() - fields.keys() - {_FORMAT, _NEEDS}}

@@ -16,6 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from atoll.errors import AtollError, HostFailure, Malformed
+from atoll.identity.enrolment import ca_of
 from atoll.identity.peer import PeerReader
 from atoll.identity.renewal import AuthorityRenewer, Renewer, renewed
 from atoll.identity.revocations import Revocations
@@ -68,6 +69,8 @@ class Tls:
         self.peers = PeerReader(cas, self.revocations)
         self.context: ssl.SSLContext = server_context(pki.certificate, pki.key, pki.ca, self.peers.learn)
         self.certificate = ServerCertificate(self.context, pki.certificate, pki.key)
+        self.ca_pem = ca_of(self.certificate.pair.cert_pem, pki.ca.read_bytes())
+        """The CA of that certificate; empty where it is not known here."""
         self._renewer = AuthorityRenewer(pki.authority) if pki.authority is not None else None
 
     async def keep_certificate(self) -> None:

@@ -155,15 +155,16 @@ class Addressing:
             # 255, "nowhere": matches a route of any scope.
             self._route(rtnl.RTM_DELROUTE, cidr, 255, [])
 
-    def routes(self) -> list[Route]:
-        """The IPv4 routes of the main table."""
+    def routes(self, family: int = socket.AF_INET) -> list[Route]:
+        """The routes of the main table, of IPv4 or IPv6."""
+        everywhere = "0.0.0.0" if family == socket.AF_INET else "::"
         with failing("listing routes"):
             names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in self._all()}
-            fields = {"family": socket.AF_INET, "table": _RT_TABLE_MAIN}
+            fields = {"family": family, "table": _RT_TABLE_MAIN}
             found = self._netlink.dump(rtnl.RTM_GETROUTE, rtmsg, fields)
             return [
                 Route(
-                    cidr=f"{one.get_attr('RTA_DST') or '0.0.0.0'}/{one['dst_len']}",
+                    cidr=f"{one.get_attr('RTA_DST') or everywhere}/{one['dst_len']}",
                     via=one.get_attr("RTA_GATEWAY"),
                     link=names.get(one.get_attr("RTA_OIF")),
                     source=one.get_attr("RTA_PREFSRC"),

@@ -35,6 +35,8 @@ class Layout(Struct, frozen=True):
     """Hierarchies that we do not use. A container engine makes groups below ours there too."""
     systemd: Path | None = None
     """Of those, the one in which systemd keeps its units, in a version 1 that has no controllers."""
+    freezer: Path | None = None
+    """Of those, the one that holds processes still, in a version 1. Version 2 does so in its own."""
 
     def directories(self, group: str) -> tuple[Path, ...]:
         """The directories of a group, one in each hierarchy."""
@@ -59,6 +61,7 @@ def find_layout(mounts: str) -> Layout:
     version_2: Path | None = None
     mounted: list[Path] = []
     systemd: Path | None = None
+    freezer: Path | None = None
     for line in mounts.splitlines():
         _, where, kind, options, *_ = line.split()
         path = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), where))
@@ -66,6 +69,8 @@ def find_layout(mounts: str) -> Layout:
             mounted.append(path)
         if kind == "cgroup" and "name=systemd" in options.split(","):
             systemd = path
+        if kind == "cgroup" and "freezer" in options.split(","):
+            freezer = path
         if kind == "cgroup":
             for controller in set(options.split(",")) & set(_CONTROLLERS):
                 version_1.setdefault(controller, path)
@@ -73,7 +78,8 @@ def find_layout(mounts: str) -> Layout:
             version_2 = version_2 or path
     if version_1:  # a version 2 tree beside it (systemd's "hybrid") has no controllers to give
         used = {name: version_1[name] for name in _CONTROLLERS if name in version_1}
-        return Layout(1, used, tuple(path for path in mounted if path not in used.values()), systemd)
+        others = tuple(path for path in mounted if path not in used.values())
+        return Layout(1, used, others, systemd, freezer)
     if version_2:
         return Layout(2, {"": version_2}, tuple(path for path in mounted if path != version_2))
     raise HostFailure(

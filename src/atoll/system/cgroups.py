@@ -39,6 +39,7 @@ __all__ = [
     "enter",
     "enter_thread",
     "entrances",
+    "freezer",
     "has_units",
     "hierarchies",
     "join_paths",
@@ -48,6 +49,7 @@ __all__ = [
     "remove",
     "remove_if_empty",
     "resize_memory",
+    "unified",
     "usage",
     "wait_empty",
 ]
@@ -184,9 +186,31 @@ def has_units(hierarchy: Path) -> bool:
     return hierarchy == layout.systemd or hierarchy in layout.roots.values()
 
 
+def freezer() -> Path | None:
+    """The hierarchy in which processes are held still; None in version 2, where every group can be."""
+    layout = _layout()
+    if layout.version == 2:
+        return None
+    if layout.freezer is None:
+        raise HostFailure(
+            "holding processes still: this host has no freezer",
+            hint="mount it with: mount -t cgroup -o freezer none /sys/fs/cgroup/freezer",
+        )
+    return layout.freezer
+
+
+def unified(group: str) -> Path:
+    """The directory of a group in version 2."""
+    _check(group)
+    return _layout().roots[""] / group
+
+
 def kill_all(group: str, timeout_s: float = 2.0) -> None:
     """End every process in the group and below, also new ones. Returns when all are gone."""
     layout = _layout()
+    held = layout.freezer / group / "freezer.state" if layout.freezer is not None else None
+    if held is not None and held.exists():
+        _write(held, "THAWED", f"ending what runs in cgroup {group}")
     killer = layout.roots[""] / group / "cgroup.kill" if layout.version == 2 else None
     deadline = time.monotonic() + timeout_s
     while pids := members(group):

@@ -209,13 +209,18 @@ async def unix_socket(path: Path) -> socket.socket:
     return connection
 
 
-async def connect_unix(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Streams to the socket at `path`, however long that is. OSError when nobody listens there."""
+async def connect_unix(
+    path: Path, limit: int = 64 << 10
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Streams to the socket at `path`, however long that is. OSError when nobody listens there.
+
+    `limit`: half of the bytes that are kept here for whoever reads.
+    """
     import asyncio
 
     connection = await unix_socket(path)
     try:
-        return await asyncio.open_unix_connection(sock=connection)
+        return await asyncio.open_unix_connection(sock=connection, limit=limit)
     except BaseException:
         connection.close()
         raise

@@ -12,7 +12,7 @@ import os
 import struct
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from atoll.system import libc
 
@@ -73,11 +73,14 @@ def abi() -> int:
         raise
 
 
-def restrict(grants: Sequence[Grant]) -> None:
-    """From here on this thread and its children have these rights alone. Nothing happens without Landlock."""
+def restrict(grants: Sequence[Grant], *, tcp: bool = False) -> None:
+    """From here on this thread and its children have these rights alone, and TCP if that is given. Nothing happens
+    without Landlock."""
     if abi() == 0:
         return
     rules = rules_of(abi())
+    if tcp:
+        rules = structs.replace(rules, network=0)
     packed = rules.packed()
     ruleset = libc.syscall(_CREATE_RULESET, packed, len(packed), 0)
     try:

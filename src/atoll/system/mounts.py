@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from atoll.errors import HostFailure
 from atoll.system import clock, host, libc, own_thread
-from atoll.system.failures import failing
+from atoll.system.failures import failing, ignoring
 from atoll.system.pids import Pid, opened
 
 T = TypeVar("T")
@@ -48,7 +48,12 @@ _MOVE_MOUNT = 429
 _MOUNT_SETATTR = 442
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
+_MOUNT_ATTR_RDONLY = 0x00000001
+_MOUNT_ATTR_NOSUID = 0x00000002
+_MOUNT_ATTR_NODEV = 0x00000004
 _MOUNT_ATTR_IDMAP = 0x00100000
+_MOVE_MOUNT_T_EMPTY_PATH = 0x40
+_MS_PRIVATE = 1 << 18
 
 # Tells that it is in its user namespace, then waits for the end of its input.
 _WAIT = "echo; read -r _"
@@ -177,6 +182,36 @@ def unmount(target: Path) -> None:
         _call("umount2", os.fsencode(target), _MNT_DETACH)
 
 
+def unmount_all(target: Path) -> None:
+    """All that is mounted at a place. Nothing is fine."""
+    with failing(f"unmounting {target}"), ignoring(errno.EINVAL):
+        while True:
+            _call("umount2", os.fsencode(target), _MNT_DETACH)
+
+
+@contextlib.contextmanager
+def copy_of(source: int, user_namespace: int | None, *, read_only: bool) -> Iterator[int]:
+    """An open directory once more, as a mount that is nowhere yet: without what is mounted in it, devices and rights of
+    programs. Owners there are what the user namespace maps those on disk to; None: as they are.
+
+    OSError with EINVAL when the file system of the directory cannot map owners.
+    """
+    tree = _syscall(_OPEN_TREE, source, b"", _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH)
+    try:
+        change = _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV | (_MOUNT_ATTR_RDONLY if read_only else 0)
+        mapped = 0 if user_namespace is None else _MOUNT_ATTR_IDMAP
+        told = struct.pack("QQQQ", change | mapped, 0, _MS_PRIVATE, user_namespace or 0)
+        _syscall(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, told, len(told))
+        yield tree
+    finally:
+        os.close(tree)
+
+
+def put(copy: int, target: int) -> None:
+    """A mount that is nowhere yet comes to be at an open directory, in the mounts of this thread."""
+    _syscall(_MOVE_MOUNT, copy, b"", target, b"", _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)
+
+
 def idmapped(source: Path, target: Path, user_namespace: int) -> None:
     """A directory a second time; owners there are what the user namespace maps those on disk to."""
     with failing(f"mapping the owners of {source}"):
@@ -190,14 +225,16 @@ def idmapped(source: Path, target: Path, user_namespace: int) -> None:
 
 
 @contextlib.contextmanager
-def user_namespace(ranges: Sequence[IdRange]) -> Iterator[Callable[[], int]]:
-    """A user namespace with these users and groups, and nobody in it.
+def user_namespace(
+    ranges: Sequence[IdRange], groups: Sequence[IdRange] | None = None
+) -> Iterator[Callable[[], int]]:
+    """A user namespace with these users and groups (the same as the users, if not said), and nobody in it.
 
     It is made beside whatever the block does first: the function that the block gets waits for it, and gives a
     descriptor, which is closed at the end of the block.
     """
     argv = [str(host.require_tool("unshare")), "--user", "--", "/bin/sh", "-c", _WAIT]
-    lines = "".join(f"{one.inside} {one.outside} {one.count}\n" for one in ranges)
+    maps = {"uid_map": ranges, "gid_map": ranges if groups is None else groups}
 
     def made() -> int:
         with failing("making a user namespace"):
@@ -207,7 +244,8 @@ def user_namespace(ranges: Sequence[IdRange]) -> Iterator[Callable[[], int]]:
                     "making a user namespace: unshare refused",
                     hint="see: sysctl user.max_user_namespaces kernel.unprivileged_userns_clone",
                 )
-            for name in ("uid_map", "gid_map"):
+            for name, mapped in maps.items():
+                lines = "".join(f"{one.inside} {one.outside} {one.count}\n" for one in mapped)
                 Path(f"/proc/{holder.pid}/{name}").write_text(lines)
             descriptor = os.open(f"/proc/{holder.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
             opened.callback(os.close, descriptor)

@@ -12,12 +12,15 @@ import ctypes
 import errno
 import os
 import signal
+import socket
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
 _PIDFD_GETFD = 438
+_ASKING_S = 5.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -83,6 +86,16 @@ def on_gone(p: Pid, callback: Callable[[], None]) -> Callable[[], None]:
     if handle is None:
         return loop.call_soon(callback).cancel
     return watch(loop, handle, callback)
+
+
+def listener_of(path: Path) -> Pid | None:
+    """The process that listens at a socket in the file system; None: nobody does, or nobody whom we can see."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(_ASKING_S)
+        asking.connect(os.fspath(path))
+        told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return identify(struct.unpack("3i", told)[0])
+    return None
 
 
 def children(p: Pid) -> tuple[Pid, ...]:

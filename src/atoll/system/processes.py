@@ -61,7 +61,7 @@ class Launch(Struct, frozen=True):
     """A program that is to outlive us: as whom it runs, in which cgroup, with which open files.
 
     With a uid it runs without any capability and can never gain one; the gid is the uid unless given.
-    `output` takes what it writes (appended, readable by root only).
+    `output` takes what it writes: a file (appended, readable by root only), or one that is open here.
     """
 
     argv: tuple[str, ...]
@@ -71,7 +71,7 @@ class Launch(Struct, frozen=True):
     cgroup: str | None = None
     pass_fds: tuple[int, ...] = ()
     cwd: Path | None = None
-    output: Path | None = None
+    output: Path | int | None = None
     env: Mapping[str, str] | None = None
     file_limit: int | None = None
     """The place in any file up to which it may write; in a cgroup or behind walls only."""
@@ -305,8 +305,8 @@ class _Beginning:
 
 @contextlib.contextmanager
 def _output(launch: Launch) -> Iterator[int | None]:
-    if launch.output is None:
-        yield None
+    if launch.output is None or isinstance(launch.output, int):
+        yield launch.output
         return
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     with failing(f"opening {launch.output} for output"):

@@ -43,12 +43,23 @@ STEPS = frozenset(
         *("qemu.spawned", "qemu.recorded", "qemu.connected", "qemu.cleared", "qemu.restored"),
         *("qemu.unwatched", "qemu.ended", "qemu.forgotten"),
         *("docker.named", "docker.imported", "docker.created", "docker.recorded", "docker.cleaned"),
-        *("docker.noted", "docker.started", "docker.plugged", "docker.ended", "docker.removed"),
+        *(
+            "docker.noted",
+            "docker.staged",
+            "docker.started",
+            "docker.plugged",
+            "docker.ended",
+            "docker.removed",
+        ),
         # start, stop, destroy
         *("start.noted", "start.launched", "start.running"),
         *("stop.noted", "stop.asked", "stop.halted", "stop.stopped"),
         *("destroy.noted", "destroy.halted", "destroy.discarded", "destroy.forgotten"),
         *("exit.noted", "exit.halted"),
+        # suspend, to memory or to disk, and resume
+        *("suspend.noted", "suspend.frozen", "suspend.saved", "suspend.suspended", "suspend.halted"),
+        *("resume.noted", "resume.thawed", "resume.running"),
+        *("restore.noted", "restore.restored", "restore.running", "restore.thawed", "restore.forgotten"),
         # change, also of the address
         *("change.user-data", "change.recorded", "change.shrunk", "change.grown"),
         *("move.noted", "move.carried", "move.renamed", "move.recorded"),
@@ -59,10 +70,22 @@ STEPS = frozenset(
             "volume.loosened",
             "volume.forgotten",
             "volume.removed",
+            "volume.grows",
+            "volume.grown",
         ),
         # what the node was given: changed, and taken away with all that serves it
-        *("subnet.changed", "subnet.forgotten", "subnet.bridge-gone", "subnet.gone", "addresses.forgotten"),
-        *("quota.recorded", "node.changed"),
+        *(
+            "subnet.changed",
+            "subnet.forgotten",
+            "subnet.bridge-gone",
+            "subnet.gone",
+            "subnet.routed",
+            "addresses.forgotten",
+        ),
+        *("quota.recorded", "node.changed", "share.allowed", "share.denied"),
+        # ports of the node that lead to guests, and the process that carries them
+        *("publish.opened", "publish.recorded", "publish.carried", "publish.forgotten", "publish.dropped"),
+        *("publish.pointed", "publisher.started", "publisher.recorded"),
         # templates and what is made of them
         *("template.begun", "template.limited", "template.made", "template.recorded", "template.dropped"),
         *("fork.forked", "fork.identified"),
@@ -78,6 +101,10 @@ STEPS = frozenset(
         *("switches.claimed", "switches.set", "switches.back"),
         # in the background
         *("duty.begun", "relaunch.begun", "trash.removed", "credentials.issued"),
+        # by the signer, for those who log in by SSH, and for the SSH servers of guests
+        *("ssh.admitted", "ssh.certified"),
+        # by the signer, for somebody who was invited
+        "invitation.taken",
         # what the next agent does about it all
         *("recovery.seen", "recovery.one", "recovery.undone", "recovery.begun", "recovery.done"),
     }

@@ -5,7 +5,7 @@
 
 All else reaches it as open files. Mounts, processes, shared memory, host name and links of the host and of other
 programs are not there for it; it is process 1 where it is. Landlock is a second wall around the same, where the
-kernel has it.
+kernel has it. One whose work is TCP keeps the network of who starts it, and nothing else.
 
 Namespaces belong to threads, so a short-lived one enters them and starts the program; the caller's never moves. The
 root is made once and held: each program gets a copy, which is much quicker than to leave the host's behind.
@@ -37,19 +37,25 @@ _STAGE = Path("/mnt")
 _PROGRAMS = ("usr", "bin", "sbin", "lib", "lib64")
 _LIBRARY_CACHE = Path("/etc/ld.so.cache")
 _NULL = Path("/dev/null")
-_ENTRIES = {*_PROGRAMS, "dev", "etc", "proc", START.lstrip("/")}
 _READ_ONLY = libc.MS_RDONLY | libc.MS_NOSUID | libc.MS_NODEV
 _IN_MEMORY = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
 # It is that of the host's processes, as whoever makes it is one. Nobody sees any there but their own.
 _PROC_OPTIONS = "subset=pid,hidepid=ptraceable"
-_OWN = libc.CLONE_NEWNS | libc.CLONE_NEWUTS | libc.CLONE_NEWIPC | libc.CLONE_NEWPID | libc.CLONE_NEWNET
+_OWN = libc.CLONE_NEWNS | libc.CLONE_NEWUTS | libc.CLONE_NEWIPC | libc.CLONE_NEWPID
 
 
 class Walls:
-    """For programs that need these devices while they start."""
+    """For programs that need these devices while they start, and these directories beside those of the host's programs.
 
-    def __init__(self, devices: Sequence[Path] = ()) -> None:
+    `own_network`: they have none but what they are handed. Otherwise they have that of who starts them, for TCP.
+    """
+
+    def __init__(
+        self, devices: Sequence[Path] = (), programs: Sequence[Path] = (), *, own_network: bool = True
+    ) -> None:
         self._devices = tuple(devices)
+        self._programs = tuple(path for path in programs if path.parts[1] not in _PROGRAMS)
+        self._own_network = own_network
         self._root: int | None = None
         self._making = threading.Lock()
 
@@ -71,10 +77,10 @@ class Walls:
             with failing("making walls around a process"):
                 libc.unshare(libc.CLONE_FS)
                 libc.setns(root, libc.CLONE_NEWNS)
-                libc.unshare(_OWN)
+                libc.unshare(_OWN | libc.CLONE_NEWNET if self._own_network else _OWN)
                 libc.sethostname(HOST_NAME)
-                with _grants(self._devices, readable) as grants:
-                    landlock.restrict(grants)
+                with _grants(self._devices, self._programs, readable) as grants:
+                    landlock.restrict(grants, tcp=not self._own_network)
             return function()
 
         return own_thread.run(enter)
@@ -91,7 +97,7 @@ class Walls:
             libc.mount("none", "/", None, libc.MS_PRIVATE | libc.MS_REC)
             held = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
             try:
-                _furnish(self._devices)
+                _furnish(self._devices, self._programs)
                 libc.pivot_root(str(_STAGE))
             except BaseException:
                 os.close(held)
@@ -111,7 +117,7 @@ def clear(process: Pid) -> None:
                 return
             libc.unshare(libc.CLONE_FS)
             libc.setns(handle, libc.CLONE_NEWNS)
-        if {entry.name for entry in Path("/").iterdir()} == _ENTRIES:
+        if _is_walled():
             with ignoring(errno.EINVAL):  # nothing is mounted there any more
                 libc.unmount(START)
 
@@ -119,7 +125,13 @@ def clear(process: Pid) -> None:
         own_thread.run(take_away)
 
 
-def _furnish(devices: Sequence[Path]) -> None:
+def _is_walled() -> bool:
+    """Whether the root of this thread is one of ours."""
+    first = Path("/", _PROGRAMS[0])
+    return first.is_symlink() and first.readlink() == Path(START.lstrip("/"), _PROGRAMS[0])
+
+
+def _furnish(devices: Sequence[Path], programs: Sequence[Path]) -> None:
     stage, start = _STAGE, _STAGE / START.lstrip("/")
     libc.mount("none", str(stage), "tmpfs", libc.MS_NOSUID | libc.MS_NOEXEC, "mode=0755,size=64k")
     (stage / "dev").mkdir()
@@ -134,6 +146,11 @@ def _furnish(devices: Sequence[Path]) -> None:
     (start / "proc").mkdir()
     libc.mount("proc", str(start / "proc"), "proc", _IN_MEMORY, _PROC_OPTIONS)
     (stage / "proc").symlink_to("start/proc")
+    for path in programs:
+        _bring(path, start)
+        link = stage / str(path).lstrip("/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(START + str(path))
     for device in devices:
         place = start / str(device).lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -163,7 +180,9 @@ def _bind(path: Path, place: Path) -> None:
 
 
 @contextmanager
-def _grants(devices: Sequence[Path], readable: Sequence[int]) -> Iterator[list[landlock.Grant]]:
+def _grants(
+    devices: Sequence[Path], programs: Sequence[Path], readable: Sequence[int]
+) -> Iterator[list[landlock.Grant]]:
     """What Landlock leaves open: programs and libraries, devices, and files that are opened again."""
     with ExitStack() as stack:
 
@@ -176,6 +195,7 @@ def _grants(devices: Sequence[Path], readable: Sequence[int]) -> Iterator[list[l
         use = landlock.READ_FILE | landlock.WRITE_FILE
         yield [
             *(granted(place, run) for name in (*_PROGRAMS, "etc") if (place := Path(START, name)).is_dir()),
+            *(granted(Path(START + str(path)), run) for path in programs),
             granted(_NULL, use),
             *(granted(device, use | landlock.IOCTL_DEVICE) for device in devices),
             *(

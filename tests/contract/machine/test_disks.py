@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from atoll.drivers.machine.base import CanHotplug, Disk
+from atoll.drivers.machine.base import CanGrowDisks, CanHotplug, Disk
 from atoll.errors import Conflict, HostFailure
 from atoll.model.vm import MachineType
 from atoll.model.volume import DiskInterface
+from atoll.system import disks
 
 
 @pytest.fixture(params=["sim", "qemu"])
@@ -60,6 +61,26 @@ async def test_a_disk_comes_and_goes_and_comes_again_while_a_machine_runs(
         await driver.attach(machine, disk)
         await driver.attach(machine, disk)
         await driver.detach(machine, disk.name)
+
+
+@pytest.mark.parametrize("disk_format", ["raw", "qcow2"])
+async def test_a_disk_that_a_machine_has_grows_and_its_guest_sees_it(
+    lab: Any, exits: Any, tmp_path: Path, disk_format: str
+) -> None:
+    driver, path = lab.driver(exits), tmp_path / "data"
+    path.touch()
+    await disks.set_size(path, 1) if disk_format == "raw" else await disks.make_qcow2(path, 1)
+    disk = Disk("data", 1, disk_format, path)
+    machine = structs.replace(lab.machine(), disks=(disk,))
+    await driver.start(machine)
+    await lab.booted(machine)
+    assert isinstance(driver, CanGrowDisks)
+    assert driver.grows_while_used(disk)
+    larger = structs.replace(disk, size_mib=96)
+    for _ in range(2):
+        await driver.grow_disk(machine, larger)
+    await lab.sees_disk(driver, machine, "vd", 96)
+    assert not driver.grows_while_used(structs.replace(disk, interface=DiskInterface.IDE))
 
 
 async def test_the_next_agent_knows_the_disks_of_a_machine(
@@ -114,14 +135,14 @@ SEEN_AS = {DiskInterface.VIRTIO: "vd", DiskInterface.NVME: "nvme", DiskInterface
 
 async def test_a_guest_finds_each_disk_at_the_interface_that_was_asked_for(lab: Any, exits: Any) -> None:
     driver = lab.driver(exits)
-    disks = tuple(
+    several = tuple(
         Disk(f"disk{number}", 2 + number, interface=interface)
         for number, interface in enumerate((*SEEN_AS, DiskInterface.IDE, DiskInterface.IDE))
     )
-    machine = structs.replace(lab.machine(), disks=disks)
+    machine = structs.replace(lab.machine(), disks=several)
     await driver.start(machine)
     await lab.booted(machine)
-    for disk in disks:
+    for disk in several:
         await lab.sees_disk(driver, machine, SEEN_AS[disk.interface], disk.size_mib)
 
 

@@ -13,6 +13,8 @@ from atoll.errors import Conflict
 from atoll.model.command import Command, Size
 
 PATIENCE_S = 30
+PROMPT_S = 8
+"""Below the time that an engine waits for what will not end by itself."""
 
 BUSYBOX = "/bin/busybox"
 REAL = ("agent", "lxc", "docker", "podman")
@@ -193,7 +195,8 @@ async def test_a_machine_that_ends_ends_its_commands_and_says_so(guest: Guest) -
     process = await guest.start(sh("echo begun; sleep 60") if guest.driver.name == "sim" else _sleeper())
     await read_until(process, b"begun\n")
 
-    await guest.driver.kill(guest.machine)
+    async with asyncio.timeout(PROMPT_S):
+        await guest.driver.kill(guest.machine)
 
     with pytest.raises(Conflict, match="stopped"):
         await rest_of(process)

@@ -37,6 +37,7 @@ from atoll.system.ids import Register
 from atoll.system.links import Links
 from atoll.system.owners import owner_of
 from atoll.system.writer import Writer
+from fault_player import LOOPBACK, has_machine
 from fault_schedules import ENOSPC, ERROR, KILL, TERM
 from role_credentials import a_credential
 
@@ -48,8 +49,9 @@ FIRST = {"lan": 12, "lab": 6}
 """How many addresses the node is given to begin with: few, so that a lost one is missed soon, but enough for every
 name there is, and beside them for a hot pool."""
 
-COMMON = {"memory_reserve_mib": 64, "disk_reserve_mib": 64, "templates": 2, "hot_pool": 0}
-"""Little is kept free: whether there is a template or a pool must not hang on what else the machine does."""
+COMMON = {"memory_reserve_mib": 64, "disk_reserve_mib": 64, "templates": 2, "hot_pool": 0, "uplink": None}
+"""Little is kept free: whether there is a template or a pool must not hang on what else the machine does. All labs have
+the same subnets, so the host has routes to none of them."""
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "pool": {"hot_pool": 2},
@@ -340,7 +342,18 @@ class Lab:
         self._check_ids(listed)
         self._check_host(listed)
         self._check_served(node)
+        self._check_published(listed)
         return vms
+
+    def _check_published(self, listed: tuple[VM, ...]) -> None:
+        """The ports that are open are those that the records say, and there is a publisher if there are some."""
+        wanted = {(one.address, one.port) for vm in listed for one in vm.published}
+        asked = ["ss", "-Hltn", "src", LOOPBACK]
+        lines = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+        found = [line.split()[3].rpartition(":") for line in lines]
+        assert {(address, int(port)) for address, _, port in found} == wanted, "ports are left or lost"
+        running = processes.processes_in(f"atoll/{self.cloud.facts['id']}/publisher")
+        assert len(running) == bool(wanted), f"publishers: {running}"
 
     def _check_addresses(self, listed: tuple[VM, ...], node: Any, maybe: Set[str]) -> None:
         held = Counter(vm.ip for vm in listed)
@@ -416,11 +429,12 @@ class Lab:
             time.sleep(0.02)
 
     def _check_host(self, listed: tuple[VM, ...]) -> None:
-        running = {vm.ip for vm in listed if vm.state is VmState.RUNNING}
+        there = [vm for vm in listed if has_machine(vm)]
+        running = {vm.ip for vm in there}
         links = {link_for(ip) for ip in running}
         assert self.ports() == links, "ports of the firewall do not fit the VMs that run"
         assert self.neighbours() == running, "neighbours do not fit the VMs that run"
-        real = {(vm.driver, vm.ip) for vm in listed if vm.state is VmState.RUNNING and vm.driver != "sim"}
+        real = {(vm.driver, vm.ip) for vm in there if vm.driver != "sim"}
         root = f"atoll/{self.cloud.facts['id']}"
         groups = {(kind, ip) for kind in cgroups.children(root) for ip in cgroups.children(f"{root}/{kind}")}
         assert groups == real, "cgroups do not fit the VMs that run"

@@ -14,7 +14,7 @@ from atoll.api.async_client import AsyncClient
 from atoll.errors import Unreachable
 from atoll.model.network import Address, mac_for
 from atoll.model.vm import VM
-from atoll.system import processes
+from atoll.system import cgroups, processes
 from atoll.system.steps import STRUCK
 from fault_player import Player
 from fault_schedules import (
@@ -115,6 +115,8 @@ class Processes:
             self._lab.add_images()
 
     def _end_guests(self, meanwhile: str) -> None:
+        if meanwhile == REBOOTED:
+            cgroups.kill_all(f"atoll/{self._lab.cloud.facts['id']}/publisher")
         vms = self._lab.state / "vms"
         for path in vms.glob("*/qemu/record.json"):
             for pid in processes.processes_in(self._lab.cloud.group(path.parent.parent.name)):

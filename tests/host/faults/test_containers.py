@@ -15,7 +15,10 @@ from atoll.api import hypervisor as api
 from atoll.api.changes import ChangeVm
 from atoll.api.client import Client
 from atoll.api.hypervisor import StopVm, Wait
+from atoll.api.shares import SHARE_ALLOW
+from atoll.drivers.machine.docker.config import stage_of
 from atoll.errors import AtollError
+from atoll.model.share import Share, ShareMount
 from atoll.model.vm import VmState
 from atoll.system.steps import STEPS
 
@@ -44,7 +47,10 @@ def life(node: Lab, client: Client) -> list[Callable[[], Any]]:
         lambda: change(client, "web", memory_mib=256),
         lambda: change(client, "web", memory_mib=128),
         lambda: client.call(api.VM_STOP, {"vm": "web"}, body=StopVm(0)),
-        lambda: change(client, "web", name="web2"),
+        lambda: client.call(SHARE_ALLOW, body=Share("spare", "/srv", read_only=True)),
+        lambda: change(
+            client, "web", name="web2", add_shares=(ShareMount("spare", "/spare", read_only=True),)
+        ),
         lambda: start(client, "web2"),
         lambda: client.call(api.VM_DESTROY, {"vm": "web2"}),
     ]
@@ -88,3 +94,5 @@ def test_a_root_is_neither_lost_nor_left_when_the_agent_is_killed(
             client.call(api.VM_DESTROY, {"vm": vm.name})
     assert docker_node.check() == {}
     assert left_in_engine(engine_socket, docker_node) == ([], [])
+    staged = stage_of(f"atoll/{docker_node.cloud.facts['id']}")
+    assert not list(staged.parent.glob(f"{staged.name}-*"))

@@ -20,6 +20,7 @@ from fault_schedules import (
     OF_CONTAINERS,
     OF_ISSUERS,
     OF_SIM,
+    OF_UPLINKS,
     TERM,
     Schedule,
     can,
@@ -40,7 +41,7 @@ OF_QEMU = frozenset(name for name in STEPS if name.partition(".")[0] in (*REAL, 
 
 
 def test_every_step_is_struck_here_or_elsewhere() -> None:
-    elsewhere = OF_COMMANDS | OF_CONTAINERS | OF_ISSUERS
+    elsewhere = OF_COMMANDS | OF_CONTAINERS | OF_ISSUERS | OF_UPLINKS
     assert OF_SIM | OF_QEMU | elsewhere == STEPS
 
 

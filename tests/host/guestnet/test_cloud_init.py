@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 from atoll.guestnet.metadata.guest import Guest
 from atoll.guestnet.metadata.nocloud import serial_number
 from atoll.guestnet.metadata.server import MetadataServer
+from atoll.guestnet.metadata.ssh import SETUP
 from atoll.guestnet.metadata.tree import respond
 from atoll.model.network import Subnet
 from atoll.model.vm import VM, VmNic
@@ -73,6 +74,7 @@ print(json.dumps({
     "standard": json.loads(read("run/cloud-init/instance-data.json"))["v1"],
     "user_data": read("var/lib/cloud/instance/user-data.txt"),
     "keys": read("home/*/.ssh/authorized_keys"),
+    "vendor": read("var/lib/cloud/instance/scripts/vendor/*"),
     "network": read("etc/systemd/network/*cloud-init*"),
     "converted": read("tmp/converted/etc/systemd/network/*"),
     "output": read("run/output"),
@@ -190,6 +192,19 @@ async def test_it_reads_the_openstack_tree_where_the_firmware_says_openstack(
     assert "MTUBytes=1400" in booted.seen["network"]
     assert "DNS=10.77.0.1" in booted.seen["network"]
     assert "/openstack/2018-08-27/network_data.json" in booted.reads
+
+
+@pytest.mark.parametrize("firmware", ["seed", "OpenStack Nova"])
+async def test_it_takes_what_sets_the_ssh_server_up_beside_the_data_of_the_user(
+    island: Island, wired: Station, tmp_path: Path, firmware: str
+) -> None:
+    async with machine(island, wired, tmp_path) as guest:
+        guest.guest = structs.replace(guest.guest, ssh_ca="ssh-ed25519 AAAA atoll\n")
+        facts = {"product_serial": guest.serial} if firmware == "seed" else {"product_name": firmware}
+        booted = await guest.boot(product_uuid=INSTANCE, **facts)
+
+    check(booted, "nocloud" if firmware == "seed" else "openstack")
+    assert booted.seen["vendor"].encode() == SETUP
 
 
 async def test_it_finds_a_card_for_each_interface_of_a_vm(

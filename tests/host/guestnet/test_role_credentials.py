@@ -29,7 +29,7 @@ from msgspec import structs
 from atoll.errors import Denied, HostFailure, Unreachable
 from atoll.guestnet.metadata.guest import Guest
 from atoll.guestnet.metadata.server import MetadataServer
-from atoll.hypervisor.credentials import Credentials
+from atoll.hypervisor.credentials import NO_BROKER, Credentials
 from atoll.hypervisor.vms.credential_store import CredentialStore
 from atoll.hypervisor.vms.records import Records
 from atoll.identity import tls
@@ -55,9 +55,12 @@ ROLES = RoleCallers(users=("web", "db"))
 SECRET = "wJalrXUtnFEMI/K7MDENG"
 BOTO3 = """
 import json, boto3
+from botocore.utils import IMDSRegionProvider
+region = IMDSRegionProvider(boto3.Session()._session, environ={}).provide()
 found = boto3.Session().get_credentials()
-frozen = found.get_frozen_credentials()
-print(json.dumps([found.method, frozen.access_key, frozen.secret_key, frozen.token]))
+frozen = found and found.get_frozen_credentials()
+keys = [found.method, frozen.access_key, frozen.secret_key, frozen.token] if found else None
+print(json.dumps({"region": region, "keys": keys}))
 """
 
 
@@ -159,7 +162,12 @@ async def metadata(
     station.configure()
     ends_at = clock.now() + HOUR if own is not None else None
     vm: VM = structs.replace(station.vm, role="web", role_credential_expires_at=ends_at)
-    credentials = Credentials(issuer, broker, lambda: [vm], own=own)
+
+    async def tell(told: VM, problem: str, cloud: str) -> None:
+        nonlocal vm
+        vm = structs.replace(told, role_problem=problem, role_cloud=cloud)
+
+    credentials = Credentials(issuer, broker, lambda: [vm], own=own, tell=tell)
 
     def guest_at(ip: str) -> Guest | None:
         known = Guest(vm, subnet=station.lease.subnet, credentials=credentials.of(vm))
@@ -273,7 +281,17 @@ async def test_a_guest_that_came_with_a_credential_gets_short_lived_ones_and_nev
         assert not any(line.encode() in content for content in found.values())
 
 
-async def test_boto3_picks_the_credentials_up_unmodified(
+async def boto3_in(station: Station) -> dict[str, object]:
+    """What an unmodified boto3 finds out in a guest."""
+    said = await run(
+        *("ip", "netns", "exec", station.namespace, "env", "-i", "HOME=/nonexistent"),
+        *(sys.executable, "-c", BOTO3),
+    )
+    found: dict[str, object] = json.loads(said)
+    return found
+
+
+async def test_boto3_picks_region_and_credentials_up_unmodified(
     island: Island, good: Station, authority: Authority, pki: Pki, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -281,18 +299,25 @@ async def test_boto3_picks_the_credentials_up_unmodified(
     async with pki.server(sts(callers)) as url:
         broker = HttpsBroker(f"{url}/roles", pki.ca)
         async with metadata(island, good, AuthorityIssuer(authority.directory), broker):
-            said = await run(
-                *("ip", "netns", "exec", good.namespace, "env", "-i", "HOME=/nonexistent", "AWS_REGION=x"),
-                *(sys.executable, "-c", BOTO3),
-            )
+            found = await boto3_in(good)
             role = await good.ask("/latest/meta-data/iam/security-credentials/")
 
-    assert json.loads(said) == ["iam-role", "ASIA1", SECRET, "session of web"]
+    assert found == {"region": "atoll-1", "keys": ["iam-role", "ASIA1", SECRET, "session of web"]}
     assert role.body == b"web"
     assert callers == ["web@role"]
     told = caplog.text
     assert SECRET not in told
     assert "PRIVATE KEY" not in told
+
+
+async def test_without_a_broker_boto3_finds_the_region_and_no_credentials_and_the_guest_is_told_why(
+    island: Island, good: Station, authority: Authority
+) -> None:
+    async with metadata(island, good, AuthorityIssuer(authority.directory), None):
+        found = await boto3_in(good)
+        told = await good.ask("/latest/meta-data/iam/security-credentials/web")
+    assert found == {"region": "atoll-1", "keys": None}
+    assert json.loads(told.body) == {"Code": "Failed", "Message": NO_BROKER}
 
 
 async def test_what_is_past_half_of_its_life_is_renewed_for_the_same_keys(

@@ -7,21 +7,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from atoll.images.packages import fetch_kernel
 from process_one import INIT
 
 ROOT = Path(__file__).parents[3]
 CACHE = os.environ.get("ATOLL_CACHE") or str(ROOT / ".cache")
 DEPENDENCIES = Path(pytest.__file__).parents[1]
 
-# What is written to /etc and /var/lib goes to a file system in memory; /var/lib is empty at first. One network is
-# where the machine is reached; the other is a switch on which the host has no address, and no way to it: what is on
-# both forwards nothing.
+# What is written to /etc, /opt, /usr/local and /var/lib goes to a file system in memory; /var/lib is empty at first.
+# One network is where the machine is reached; the other is a switch on which the host has no address, and no way to it:
+# what is on both forwards nothing.
 FURNISH = """
 set -e
 mount --make-rprivate /
@@ -30,6 +32,10 @@ mkdir -p "$1/upper/etc" "$1/upper/var/lib" "$1/work"
 chmod 755 "$1/upper/etc" "$1/upper/var/lib"
 mount -t overlay -o "lowerdir=/etc,upperdir=$1/upper/etc,workdir=$1/work" machine /etc
 mount --bind "$1/upper/var/lib" /var/lib
+for place in opt usr/local; do
+    mkdir -p "$1/upper/$place" "$1/works/$place"
+    mount -t overlay -o "lowerdir=/$place,upperdir=$1/upper/$place,workdir=$1/works/$place" machine "/$place"
+done
 ! mountpoint -q /run/netns || umount --lazy --recursive /run/netns
 mount -t tmpfs -o mode=0755 machine /run
 ip link set lo up
@@ -153,25 +159,39 @@ class Machine:
         return Path(f"/proc/{self.enter[2]}/root{path}")
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is given to others: the wheel of this tree."""
-    place = tmp_path_factory.mktemp("wheel")
+def wheel_of(source: Path, place: Path) -> Path:
+    """What is given to others: the wheel of a tree."""
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-w", str(place), str(ROOT)], check=True)
+    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-w", str(place), str(source)], check=True)
     (made,) = place.glob("*.whl")
     return made
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return wheel_of(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def machine(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """A machine with the wheel installed, and nothing done with it yet."""
     place = tmp_path_factory.mktemp("machine")
-    unshare = ["unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"]
     # The control groups of a node would not end with the machine.
-    uninstall = [[str(place / "venv/bin/atoll"), "node", "uninstall", "--destroy", "--yes"]]
+    with new_machine(
+        place, [str(place / "venv/bin/atoll"), "node", "uninstall", "--destroy", "--yes"]
+    ) as made:
+        _install_wheel(made, wheel)
+        yield made
+
+
+@contextmanager
+def new_machine(place: Path, *cleaning: list[str]) -> Iterator[Machine]:
+    """A machine that is gone with everything of it when the block ends; these commands are run on it then."""
+    # It reaches no package index: a kernel is brought to it in the cache.
+    fetch_kernel(Path(CACHE), lambda _: None)
+    unshare = ["unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"]
     with subprocess.Popen(
-        [*unshare, "sh", "-c", FURNISH, sys.executable, str(place), INIT, json.dumps(uninstall)],
+        [*unshare, "sh", "-c", FURNISH, sys.executable, str(place), INIT, json.dumps(cleaning)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
@@ -179,9 +199,7 @@ def machine(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"ready\n"
         (first,) = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
-        machine = Machine(("nsenter", "--target", first, "--mount", "--pid", "--net", "--"), place)
-        _install_wheel(machine, wheel)
-        yield machine
+        yield Machine(("nsenter", "--target", first, "--mount", "--pid", "--net", "--"), place)
 
 
 def _install_wheel(machine: Machine, wheel: Path) -> None:

@@ -27,6 +27,7 @@ from atoll.plan.macs import service_mac
 from atoll.system import namespaces
 from atoll.system.links import Links, sysctl
 from node_labs import Guest, Node, Site, a_site, run
+from promtool import complaints
 
 SUBNET = Subnet("lan", "10.50.0.0/24", "10.50.0.1", bridge="br0")
 NODES = 3
@@ -213,6 +214,13 @@ def test_what_guests_ask_of_dns_is_counted(lan: Lan) -> None:
     assert {result: count for result, count in results.items() if count} == {"answered": 2, "refused": 1}
     assert {key[1] for key in after if key[0] == QUESTIONS} == {"br0"}
     assert not any(key[0].startswith("atoll_dns_asked") for key in after), "this node asks nobody"
+
+
+def test_promtool_finds_nothing_wrong_with_the_metrics(lan: Lan) -> None:
+    page = lan.nodes[0].metrics_page()
+    assert b"atoll_guest_frames_total{" in page
+    assert b"atoll_door_connections{" in page
+    assert complaints(page) == ""
 
 
 def test_a_vm_that_is_served_again_by_the_next_agent_is_its_own_nodes_still(lan: Lan) -> None:

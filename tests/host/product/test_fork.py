@@ -297,3 +297,14 @@ def test_members_of_an_agent_that_was_killed_are_ended_by_the_next_one(pooling: 
         assert traces_of(pooling, ip) == []
     assert pooling.ask(pooling.show("asks")["ip"])["hostname"] == "asks"
     pooling.destroy("asks")
+
+
+def test_a_fork_that_was_suspended_to_disk_goes_on(forking: Cli) -> None:
+    vm = forking.create("rested", *SMALL)
+    assert vm["started_by"] == "fork"
+    forking("vm", "exec", "rested", "--", "sh", "-c", "echo here > /tmp/mark")
+    forking("vm", "suspend", "rested", "--to-disk")
+    assert not cgroups.members(forking.group(vm["ip"]))
+    forking("vm", "resume", "rested")
+    assert forking("vm", "exec", "rested", "--", "cat", "/tmp/mark").stdout == "here\n"
+    forking.destroy("rested")

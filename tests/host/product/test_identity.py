@@ -138,8 +138,8 @@ def test_a_request_id_of_another_user_gives_nothing_away(cloud: Cli, bob: Cli) -
 def test_the_node_is_for_operators(cloud: Cli, bob: Cli) -> None:
     before = bob.json("node", "show")
     for words in (
-        ("node", "add-subnet", "sneaky", "10.99.0.0/24"),
-        ("node", "add-address", "--subnet", "default", "10.99.0.9"),
+        ("subnet", "add", "sneaky", "10.99.0.0/24"),
+        ("subnet", "change", "default", "--add", "10.99.0.9"),
     ):
         refusal = bob.refused(*words)
         assert (refusal.status, "for operators" in refusal.brief) == (5, True)

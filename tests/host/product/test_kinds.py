@@ -19,6 +19,7 @@ import private_engine as engine
 from atoll.plan.firewall import link_for
 from atoll.system import cgroups, processes
 from atoll.system.links import Links
+from cloud_traces import groups_of, left_of
 
 if TYPE_CHECKING:
     from tests.host.conftest import Cli
@@ -276,22 +277,11 @@ def test_a_destroyed_vm_of_any_kind_leaves_nothing(mixed: Cli, engine_socket: Pa
         assert not any(name.endswith(ip) for name in containers(engine_socket, mixed))
 
 
-def groups_of(name: str) -> list[Path]:
-    """What there is of a control group in any hierarchy."""
-    roots = {path.parent.parent for path in cgroups.join_paths("x")} | set(cgroups.other_hierarchies())
-    return [root / name for root in roots if (root / name).exists()]
-
-
 def test_destroying_the_cloud_leaves_nothing_of_any_kind(mixed: Cli, engine_socket: Path) -> None:
     listed, facts = vms(mixed), mixed.facts
     known = {pid for vm in listed.values() for pid in pids_of(mixed, vm)}
     assert known
     mixed("down", "--destroy", "--yes")
-    assert not mixed.directory.exists()
     left = [Path(f"/proc/{pid}/cmdline") for pid in known]
     assert [path.read_bytes() for path in left if path.exists() and path.read_bytes()] == []
-    assert json.loads(engine.ask(engine_socket, "/containers/json?all=1")) == []
-    assert groups_of(f"atoll/{facts['id']}") == []
-    assert facts["id"] not in subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout
-    assert str(mixed.directory) not in Path("/proc/self/mountinfo").read_text()
-    assert list(Path("/run").glob(f"lxc/**/*{facts['id']}*")) == []
+    assert left_of(facts["id"], mixed.directory, engine_socket) == []

@@ -35,8 +35,9 @@ def wide_cloud(images: Path) -> Iterator[Cli]:
         with Links(cli.namespace) as links:
             links.ensure_bridge("lan0", "02:00:00:00:88:01", 1500, ["10.88.0.1/24"])
         metal = ["--service-ip", "10.99.0.2", "--cidr6", "fd99:1::/64"]
-        cli("node", "add-subnet", "metal", "10.99.0.0/24", *metal)
-        cli("node", "add-subnet", "lan", "10.88.0.0/24", "--bridge", "lan0", "--service-ip", "10.88.0.2")
+        cli("subnet", "add", "metal", "10.99.0.0/24", "--no-pool", *metal)
+        lan = ("--bridge", "lan0", "--service-ip", "10.88.0.2", "--no-pool")
+        cli("subnet", "add", "lan", "10.88.0.0/24", *lan)
         rack = ["--subnet", "metal", "--name", "rack1-7", "--image", "appliance"]
         cli("node", "add-lease", *RACK, *rack)
         cli("node", "add-lease", *SHELF, "--subnet", "lan", "--name", "shelf")

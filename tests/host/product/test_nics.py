@@ -27,8 +27,8 @@ def wide(images: Path, making_cloud: Any) -> Iterator[Cli]:
     with making_cloud(images) as cli:
         cli("up", "--ipv6")
         six = ("--cidr6", f"{STORAGE6}/64", "--gateway6", f"{STORAGE6}1", "--mtu", "1400")
-        cli("node", "add-subnet", "storage", f"{STORAGE}.0/24", *six)
-        cli("node", "add-address", "--subnet", "storage", *(f"{STORAGE}.{last}" for last in (5, 6, 7)))
+        pool = [f"{STORAGE}.{last}" for last in (5, 6, 7)]
+        cli("subnet", "add", "storage", f"{STORAGE}.0/24", *six, "--pool", *pool)
         yield cli
 
 
@@ -149,17 +149,22 @@ def test_who_is_no_vm_is_told_nothing_over_ipv6(wide: Cli) -> None:
 
 
 def test_what_the_node_was_given_is_changed_and_taken_back(wide: Cli) -> None:
-    wide("node", "add-subnet", "spare", "10.66.3.0/24", "--bridge", "")
-    wide("node", "add-address", "--subnet", "spare", "10.66.3.5-10.66.3.9")
-    wide("node", "change-subnet", "spare", "--domain", "spare.test", "--no-metadata")
-    node = wide.json("node", "remove-address", "--subnet", "spare", "10.66.3.6-10.66.3.9")
-    (spare,) = (pool for pool in node["pools"] if pool["subnet"]["id"] == "spare")
+    added = wide.json("subnet", "add", "spare", "10.66.3.0/24")
+    assert [added["free"][index]["ip"] for index in (0, -1)] == ["10.66.3.2", "10.66.3.254"]
+    with Links() as host:
+        assert ("10.66.3.0/24", wide.address) in {(route.cidr, route.via) for route in host.routes()}
+    wide("subnet", "change", "spare", "--domain", "spare.test", "--no-metadata")
+    spare = wide.json("subnet", "change", "spare", "--remove", "10.66.3.2-10.66.3.4", "10.66.3.6-10.66.3.254")
     assert ([one["ip"] for one in spare["free"]], spare["subnet"]["domain"]) == (["10.66.3.5"], "spare.test")
     with Links(wide.namespace) as links:
         assert "br-spare" in links.names()
-        wide("node", "remove-subnet", "spare")
+        assert wide.refused("subnet", "delete", "spare").status == 2
+        wide("subnet", "delete", "--yes", "spare")
+        wide("subnet", "delete", "--yes", "spare")
         assert "br-spare" not in links.names()
     assert not namespaces.exists(f"{wide.namespace}-br-spare")
+    with Links() as host:
+        assert "10.66.3.0/24" not in {route.cidr for route in host.routes()}
     node = wide.json("node", "set-owners", "--user", "ann")
     assert "ann" in node["owner_users"]
     wide("node", "set-owners")

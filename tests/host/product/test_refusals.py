@@ -61,9 +61,9 @@ REFUSED: dict[str, tuple[tuple[str, ...], int, tuple[str, ...]]] = {
     "a name that is taken": (create(name="booted"), 4, ("VM booted",)),
     "a VM that is not there": (("vm", "show", "ghost"), 3, ("VM", "ghost")),
     "a reference that goes up": (("vm", "stop", "../node"), 2, ("VM", "'../node'")),
-    "a subnet with host bits": (("node", "add-subnet", "odd", "10.1.2.3/24"), 2, ("cidr", "10.1.2.3/24")),
+    "a subnet with host bits": (("subnet", "add", "odd", "10.1.2.3/24"), 2, ("cidr", "10.1.2.3/24")),
     "an address outside its subnet": (
-        ("node", "add-address", "--subnet", "default", "192.0.2.1"), 2, ("ip", "192.0.2.1", "default"),
+        ("subnet", "change", "default", "--add", "192.0.2.1"), 2, ("ip", "192.0.2.1", "default"),
     ),
     "an unknown verb": (("vm", "explode", "web"), 2, ("explode",)),
 }  # fmt: skip
@@ -85,11 +85,11 @@ def test_bad_input_is_refused_by_name_and_changes_nothing(
 
 
 def test_a_pool_without_addresses_is_no_capacity(cloud: Cli) -> None:
-    cloud("node", "add-subnet", "bare", "10.98.0.0/24")
+    cloud("subnet", "add", "bare", "10.98.0.0/24", "--no-pool")
     refusal = cloud.refused(*create(subnet="bare"))
     assert refusal.status == 6
     assert "no free address in subnet bare" in refusal.brief
-    assert "atoll node add-address --subnet bare" in refusal.hint
+    assert "atoll subnet change bare --add" in refusal.hint
 
 
 def test_user_data_of_100_mib_is_refused_before_it_is_sent(cloud: Cli, tmp_path: Path) -> None:

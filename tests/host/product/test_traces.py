@@ -24,6 +24,8 @@ def test_destroy_leaves_no_trace(room: Room, agent: str) -> None:
     before = room.snapshot()
     cloud("up")
     vm = cloud.create("web", "--wait-for", "started")
+    cloud("vm", "publish", "web", "127.0.0.1:8080:80")
+    cloud("subnet", "add", "more", "10.87.0.0/24")
     cloud_id = cloud.status()["namespace"].removeprefix("atoll-")
     assert groups_of(cloud_id)
     between = room.snapshot()

@@ -19,7 +19,7 @@ from atoll.system.ids import running_ids
 if TYPE_CHECKING:
     from tests.host.conftest import Cli
 
-TWINS = {"ten": "10.168.1.5", "home": "192.168.1.5"}
+TWINS = {"ten": "10.72.1.5", "hundred": "100.72.1.5"}
 """Addresses that end in the same 24 bits."""
 
 
@@ -29,8 +29,7 @@ def shared(images: Path, making_cloud: Callable[[Path], AbstractContextManager[C
     with making_cloud(images) as cli:
         cli("up")
         for subnet, ip in TWINS.items():
-            cli("node", "add-subnet", subnet, f"{ip.rpartition('.')[0]}.0/24")
-            cli("node", "add-address", "--subnet", subnet, ip)
+            cli("subnet", "add", subnet, f"{ip.rpartition('.')[0]}.0/24", "--pool", ip)
             cli.create(subnet, "--subnet", subnet, "--volume", "size=16MiB", "--wait-for", "started")
         yield cli
 
@@ -46,7 +45,7 @@ def as_user(uid: int, *command: str) -> subprocess.CompletedProcess[str]:
 
 def test_vms_at_addresses_that_end_alike_are_users_that_cannot_touch_each_other(shared: Cli) -> None:
     (one, pid), (other, other_pid) = (
-        (ids_of(shared, ip).first, shared.qemu(ip)) for ip in (TWINS["ten"], TWINS["home"])
+        (ids_of(shared, ip).first, shared.qemu(ip)) for ip in (TWINS["ten"], TWINS["hundred"])
     )
     assert one != other
     assert (os.stat(f"/proc/{pid}").st_uid, os.stat(f"/proc/{other_pid}").st_uid) == (one, other)
@@ -54,9 +53,9 @@ def test_vms_at_addresses_that_end_alike_are_users_that_cannot_touch_each_other(
     assert "not permitted" in refused.stderr
     assert as_user(other, "sh", "-c", f"kill -0 {other_pid}").returncode == 0
     assert "Permission denied" in as_user(one, "cat", f"/proc/{other_pid}/environ").stderr
-    (disk,) = (shared.directory / "node" / "volumes" / TWINS["home"]).iterdir()
+    (disk,) = (shared.directory / "node" / "volumes" / TWINS["hundred"]).iterdir()
     assert disk.stat().st_uid == other
-    for path in (disk, shared.record(TWINS["home"])):
+    for path in (disk, shared.record(TWINS["hundred"])):
         assert "Permission denied" in as_user(one, "cat", str(path)).stderr
 
 

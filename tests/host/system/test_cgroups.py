@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from atoll.errors import HostFailure, Invalid
-from atoll.system import aside, cgroups
+from atoll.system import aside, cgroups, freezer
 from atoll.system.cgroup_layout import find_layout
 from atoll.system.cgroups import Limits
 
@@ -218,3 +218,41 @@ def test_in_version_2_a_limit_that_cannot_be_set_names_its_controller(version_2:
             cgroups.ensure(GROUP, Limits(memory_mib=64))
         process.kill()
     assert "memory controller" in failure.value.hint
+
+
+COUNTS = "while :; do echo x; sleep 0.01; done"
+
+
+@pytest.mark.parametrize("version", ["the host's", "version_2"])
+def test_a_group_that_is_held_does_nothing_until_it_goes_on_and_can_be_ended(
+    version: str, request: pytest.FixtureRequest
+) -> None:
+    if version == "version_2":
+        request.getfixturevalue(version)
+    assert not freezer.is_frozen(GROUP)
+    freezer.thaw(GROUP)
+    cgroups.ensure(GROUP, Limits())
+    with start_inside(COUNTS) as process:
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        until_read(process)
+        for _ in range(2):
+            freezer.freeze(GROUP)
+        assert freezer.is_frozen(GROUP)
+        process.stdout.read()
+        time.sleep(0.1)
+        assert not process.stdout.read()
+        freezer.thaw(GROUP)
+        assert not freezer.is_frozen(GROUP)
+        until_read(process)
+        freezer.freeze(GROUP)
+        cgroups.kill_all(GROUP)
+    assert cgroups.members(GROUP) == ()
+
+
+def until_read(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdout is not None
+    until = time.monotonic() + 10
+    while b"x" not in (process.stdout.read() or b""):
+        assert time.monotonic() < until, "it does not go on"
+        time.sleep(0.01)

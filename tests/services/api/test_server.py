@@ -138,6 +138,40 @@ async def test_a_stream_is_lines_with_blank_ones_while_nothing_happens(wire):
     assert lines.count(b"") >= 4
 
 
+async def of_json(wire, path: str, accept: str = "application/json") -> tuple[int, str, object]:
+    headers = {"Accept": accept}
+    async with wire.raw() as session, session.get(path, headers=headers) as response:
+        return response.status, response.content_type, await response.json(content_type=None)
+
+
+@pytest.mark.parametrize("accept", ["application/json", "Application/JSON;q=0.9, text/plain, */*"])
+async def test_who_takes_json_and_knows_no_lines_gets_the_result_alone(wire, accept: str):
+    assert await of_json(wire, "/count?to=2&pause_s=0.03", accept) == (200, "application/json", 2)
+
+
+@pytest.mark.parametrize("accept", ["application/json, application/jsonl", "application/jsonl", "*/*"])
+async def test_who_takes_lines_or_anything_gets_lines(wire, accept: str):
+    async with wire.raw() as session, session.get("/count?to=1", headers={"Accept": accept}) as response:
+        assert response.content_type == "application/jsonl"
+
+
+async def test_where_the_result_alone_is_asked_for_a_late_error_is_a_status_too(wire):
+    status, kind, found = await of_json(wire, "/count?to=3&fail_at=2")
+    assert (status, kind, found["code"]) == (409, "application/problem+json", "conflict")
+
+
+async def test_who_asked_for_the_result_and_goes_away_ends_what_feeds_it(wire, service):
+    async with wire.raw() as session:
+        with pytest.raises(asyncio.TimeoutError):
+            await session.get(
+                "/count?to=1&pause_s=9",
+                headers={"Accept": "application/json"},
+                timeout=aiohttp.ClientTimeout(total=0.1),
+            )
+    async with asyncio.timeout(5):
+        await service.ended.wait()
+
+
 async def test_a_refusal_before_the_first_line_is_a_status(wire):
     async with wire.raw() as session, session.get("/count?to=2&fail_at=1") as response:
         assert response.status == 409

@@ -21,6 +21,7 @@ from aiohttp import web
 
 from atoll.api import hypervisor as api
 from atoll.api.changes import VM_ABANDON, VM_ACKNOWLEDGE, VM_CHANGE, ChangeVm
+from atoll.api.given import NODE_REMOVE_SUBNET
 from atoll.api.observing import UTILISATION
 from atoll.api.route import (
     ByteSocket,
@@ -225,12 +226,18 @@ class Node0:
         )  # fmt: skip
 
     async def add_subnet(self, call: Call[Subnet, None]) -> Node:
-        self.pools.append(Pool(call.body, (), 0))
+        if all(pool.subnet != call.body for pool in self.pools):
+            self.pools.append(Pool(call.body, (), 0))
         return self.node()
+
+    async def remove_subnet(self, call: Call[None, None]) -> None:
+        self.pools = [pool for pool in self.pools if pool.subnet.id != call.params["subnet"]]
 
     async def add_address(self, call: Call[api.AddAddress, None]) -> Node:
         for index, pool in enumerate(self.pools):
             if pool.subnet.id == call.body.subnet:
+                for address in call.body.addresses:
+                    pool.subnet.check_holds(address)
                 self.pools[index] = msgspec.structs.replace(pool, free=pool.free + call.body.addresses)
         return self.node()
 
@@ -263,6 +270,7 @@ class Node0:
             bind_stream(api.EVENTS, self.events),
             bind(api.NODE_SHOW, node), bind(api.NODE_ADD_SUBNET, self.add_subnet),
             bind(api.NODE_ADD_ADDRESS, self.add_address), bind(api.IMAGE_LIST, images),
+            bind(NODE_REMOVE_SUBNET, self.remove_subnet),
         ]  # fmt: skip
         return application(routes, _AdmitAll())
 

@@ -10,10 +10,11 @@ Atoll = Callable[..., Any]
 
 
 def test_a_subnet_and_addresses_can_be_added(atoll: Atoll, cloud: Any) -> None:
-    assert atoll("node", "add-subnet", "blue", "10.2.0.0/24", "--dns", "10.2.0.1").status == 0
-    outcome = atoll("node", "add-address", "--subnet", "blue", "10.2.0.10-10.2.0.12", "10.2.0.9",
-                    "52:54:00:00:00:09", "-o", "json")  # fmt: skip
-    pool = outcome.json["pools"][0]
+    pool = ("--pool", "10.2.0.10-10.2.0.12")
+    outcome = atoll("subnet", "add", "blue", "10.2.0.0/24", "--dns", "10.2.0.1", *pool)
+    assert (outcome.status, outcome.out) == (0, "")
+    outcome = atoll("subnet", "change", "blue", "--add", "10.2.0.9", "52:54:00:00:00:09", "-o", "json")
+    pool = outcome.json
     assert pool["subnet"]["gateway"] == "10.2.0.1"
     assert [(address["ip"], address["mac"]) for address in pool["free"]] == [
         ("10.2.0.10", "52:54:0a:02:00:0a"),
@@ -23,15 +24,36 @@ def test_a_subnet_and_addresses_can_be_added(atoll: Atoll, cloud: Any) -> None:
     ]
 
 
+def test_a_subnet_that_gets_no_pool_is_not_left_behind_and_one_that_was_there_stays(
+    atoll: Atoll, cloud: Any
+) -> None:
+    outside = ("--pool", "10.9.9.9")
+    assert atoll("subnet", "add", "blue", "10.2.0.0/24", *outside).status == 2
+    assert cloud.node.pools == []
+    assert atoll("subnet", "add", "blue", "10.2.0.0/24", "--no-pool").status == 0
+    assert atoll("subnet", "add", "blue", "10.2.0.0/24", *outside).status == 2
+    assert [pool.subnet.id for pool in cloud.node.pools] == ["blue"]
+
+
+def test_a_subnet_is_listed_shown_and_deleted_only_when_it_is_meant(atoll: Atoll, cloud: Any) -> None:
+    atoll("subnet", "add", "blue", "10.2.0.0/24", "--pool", "10.2.0.5-10.2.0.7")
+    assert atoll("subnet", "list", "-o", "name").out == "blue\n"
+    assert "10.2.0.5-10.2.0.7" in atoll("subnet", "show", "blue").out
+    assert atoll("subnet", "show", "red").status == 3
+    assert atoll("subnet", "delete", "blue").status == 2
+    assert atoll("subnet", "delete", "--yes", "blue", "red").status == 0
+    assert cloud.node.pools == []
+
+
 def test_a_bad_subnet_is_refused_before_it_is_sent(atoll: Atoll, cloud: Any) -> None:
-    outcome = atoll("node", "add-subnet", "blue", "10.2.0.1/24")
+    outcome = atoll("subnet", "add", "blue", "10.2.0.1/24")
     assert outcome.status == 2
     assert "10.2.0.0/24" in outcome.err
     assert cloud.node.pools == []
 
 
 def test_the_node_is_shown_with_its_pools_and_drivers(atoll: Atoll) -> None:
-    atoll("node", "add-subnet", "blue", "10.2.0.0/24")
+    atoll("subnet", "add", "blue", "10.2.0.0/24")
     text = atoll("node", "show").out
     assert " 4 GiB of 4 GiB free\n" in text
     assert "blue    10.2.0.0/24  10.2.0.1" in text

@@ -94,10 +94,12 @@ def test_a_vm_tells_until_when_it_has_a_credential_and_what_is_wrong_with_it(
     atoll: Atoll, cloud: Any
 ) -> None:
     ends_at = datetime(2024, 6, 1, tzinfo=UTC)
-    cloud.node.make("web", role="web", role_credential_expires_at=ends_at, role_problem="it answered 403")
+    told = {"role_problem": "it answered 403", "role_cloud": "none: no broker"}
+    cloud.node.make("web", role="web", role_credential_expires_at=ends_at, **told)
     shown = atoll("vm", "show", "web").out
     assert re.search(r"role-credential +2024-06-01 00:00:00Z", shown)
     assert re.search(r"role-problem +it answered 403", shown)
+    assert re.search(r"role-cloud +none: no broker", shown)
 
 
 @pytest.mark.parametrize(

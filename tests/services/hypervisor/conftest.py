@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -24,6 +25,7 @@ from atoll.drivers.machine.sim import SimDriver, SimFaults
 from atoll.hypervisor.consoles.bootlog import BootLogs
 from atoll.hypervisor.credentials import Credentials
 from atoll.hypervisor.http.handlers import Backstage, Handlers
+from atoll.hypervisor.launch.folders import Folders
 from atoll.hypervisor.launch.holds import ImageHolds, images_of
 from atoll.hypervisor.launch.hotpool import Pooling
 from atoll.hypervisor.launch.ids import NodeIds
@@ -34,8 +36,11 @@ from atoll.hypervisor.launch.templates import TemplateLimits, Templates
 from atoll.hypervisor.network.callers import BridgeCallers, Callers, Census
 from atoll.hypervisor.network.holdings import Holdings
 from atoll.hypervisor.network.sim import SimNetwork
+from atoll.hypervisor.publishing.base import Place as Publishing
+from atoll.hypervisor.publishing.sim import SimRelay
 from atoll.hypervisor.service import Hypervisor, Options
 from atoll.hypervisor.signals import Signals
+from atoll.hypervisor.ssh import SshCertificates
 from atoll.hypervisor.utilisation import Meter
 from atoll.hypervisor.vms.ids import settle
 from atoll.hypervisor.vms.inventory import Inventory
@@ -45,14 +50,19 @@ from atoll.hypervisor.vms.room import NodeFacts
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.hypervisor.volumes.stores import Stores
 from atoll.identity.access import Operators
+from atoll.identity.enrolment import Enrolment
 from atoll.identity.issuers import RoleIssuer
 from atoll.identity.roles import RoleCallers
+from atoll.identity.ssh_issuer import SshIssuer
 from atoll.images.store import ImageStore
 from atoll.model.image import Ability, DirectBoot, Image
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.node import Capacity
+from atoll.model.publishing import Publication
 from atoll.model.vm import VM, VmSpec
 from atoll.plan.policies import Backoff
+from atoll.plan.publishing import Rules
+from atoll.plan.shares import ShareRules
 from atoll.serving.audit import AuditLog
 from atoll.serving.event_log import EventLog
 from atoll.serving.gate import CertificateGate
@@ -84,8 +94,10 @@ class Node:
         self.hot_pool = 0
         self.most_templates = 8
         self.role_callers = RoleCallers()
+        self.share_rules = ShareRules(below=("/srv", str(directory)), own=(str(directory / "state"),))
         self.issuer: RoleIssuer | None = None
         self.credentials: Credentials | None = None
+        self.ssh_issuer: SshIssuer | None = None
         self.now = clock.now
         """What those who keep credentials take the time to be."""
         self.gate_now = clock.now
@@ -93,6 +105,11 @@ class Node:
         self.user_limits = UserLimits(calls_per_s=100_000)
         self.port = 0
         self.writer = Writer()
+        self.relay = SimRelay()
+        """It outlives agents."""
+        self.publish_rules = Rules()
+        self.listen: Callable[[Publication], socket.socket] = lambda _: socket.socket()
+        """How a port of the node is opened."""
         self.left_plugged: set[str] = set()
         """What an earlier agent left in the network."""
         self._runner: web.AppRunner | None = None
@@ -136,6 +153,7 @@ class Node:
             holdings.subnet_of,
             self.stores.path,
             self.stores.check_usable,
+            Folders(self.share_rules, lambda: holdings.given.shares),
         )
         self.machines = Machines(supplies, self.network, place, self.templates)
         if self.issuer is not None:
@@ -145,7 +163,7 @@ class Node:
                 vms.list,
                 lambda: self.now(),
                 own=self.records.credentials,
-                tell=lambda vm, problem: vms.update(vm, role_problem=problem),
+                tell=lambda vm, problem, cloud: vms.update(vm, role_problem=problem, role_cloud=cloud),
             )
         facts = NodeFacts(
             name="node1",
@@ -173,13 +191,18 @@ class Node:
             self.background,
         )
         pooling = Pooling(self.templates, self.hot_pool, 0)
+        self.ssh = SshCertificates(self.ssh_issuer, vms.list)
+        publishing = Publishing(self.relay, lambda one: self.listen(one), self.publish_rules, 6976)
         self.event_log = EventLog(
             self.directory / "state" / "events.jsonl", self.writer, clock.now, vms.list()
         )
         vms.changed.listen(self.event_log.note)
         self.background.keep("writing the history of events", self.event_log.keep)
-        self.service = Hypervisor(bench, signals, Options(self.stores, pooling, self.audit))
-        self._callers = Callers(self.records.user_data, self.credentials)
+        self.service = Hypervisor(
+            bench, signals, Options(self.stores, publishing, self.ssh, pooling, self.audit)
+        )
+        await self.ssh.prepare()
+        self._callers = Callers(self.records.user_data, self.credentials, ssh=self.ssh)
         self._callers.count(
             Census(lambda: holdings.given, holdings.leases, self.service.find_port, vms.list, signals.reached)
         )
@@ -206,6 +229,7 @@ class Node:
             self.audit,
             self.event_log,
             Health(self.background, self.pki.certificate()).families,
+            Enrolment(self.pki.authority.cert_pem, self.pki.authority.directory),
         )
         handlers = Handlers(self.service, backstage)
         self.revocations = self.pki.revocations()

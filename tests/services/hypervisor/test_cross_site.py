@@ -74,7 +74,7 @@ async def test_what_changes_something_is_no_get(node) -> None:
     """A link or an image of another site can send one, and older browsers do not say so."""
     reads = {route.name.partition(".")[2] for route in ROUTES if route.verb == "GET"}
     sockets = {"console", "vnc", "exec", "forward"}
-    others = {"show", "list", "log", "user-data", "metrics", "utilisation", "query", "history"}
+    others = {"show", "list", "log", "user-data", "metrics", "utilisation", "query", "history", "published"}
     assert reads <= sockets | others
 
 

@@ -26,14 +26,15 @@ from atoll.hypervisor.vms.records import Records
 from atoll.identity.roles import RoleCallers
 from atoll.model.long_lived import LongLivedCredential
 from atoll.model.network import Address, Subnet, mac_for
-from atoll.model.vm import VM, VmState
+from atoll.model.vm import VM
 from atoll.plan.firewall import link_for
 from atoll.plan.ids import Space
+from atoll.plan.publishing import Entry, wanted_of
 from atoll.system import steps
 from atoll.system.ids import Register
 from atoll.system.owners import owner_of
 from atoll.system.writer import Writer
-from fault_player import Player
+from fault_player import Player, has_machine
 from fault_schedules import (
     CUT,
     ENDED,
@@ -44,6 +45,7 @@ from fault_schedules import (
     KILL,
     NEW_IMAGES,
     NO_TEMPLATES,
+    OF_PUBLISHER,
     OF_SIM,
     REBOOTED,
     TERM,
@@ -90,6 +92,7 @@ class InProcess:
             node.directory / "killed",
         )
         self._plugged: set[str] = set()
+        self._carried: dict[str, Entry] = {}
         self._killed = False
         self._runs = self._serves = self._told = False
         self._stopping: asyncio.Task[None] | None = None
@@ -145,6 +148,7 @@ class InProcess:
         if self._killed:
             self._disk.restore()
             self.node.left_plugged = self._plugged
+            self.node.relay.ports = self._carried
 
     async def settle(self) -> None:
         await self.node.service.vms.settle()
@@ -155,6 +159,7 @@ class InProcess:
     async def happens(self, meanwhile: str) -> None:
         if meanwhile == REBOOTED:
             self.node.reboot_host()
+            self.node.relay.ports.clear()
         elif meanwhile == ENDED:
             for record in (self.node.directory / "state" / "vms").glob("*/sim/record.json"):
                 record.write_text(record.read_text().replace('"exit":null', '"exit":"crashed"'))
@@ -183,6 +188,7 @@ class InProcess:
         self._check_addresses(listed)
         if quiet:
             self._check_host(listed)
+            await self._check_published(listed)
 
     # --- how faults strike
 
@@ -191,6 +197,7 @@ class InProcess:
         steps.arm("")
         self._disk.keep()
         self._plugged = set(self.node.network.plugged)
+        self._carried = dict(self.node.relay.ports)
 
     def _tell_to_stop(self) -> None:
         self._told = True
@@ -226,9 +233,17 @@ class InProcess:
         )
         self.given, self.maybe_given = free | held, set()
 
+    async def _check_published(self, listed: tuple[VM, ...]) -> None:
+        """What is carried is what the records say, soon after they do."""
+        wanted = {key: entry for key, (_, _, entry) in wanted_of(listed).items()}
+        until = self._loop.time() + PATIENCE_S
+        while self.node.relay.ports != wanted:
+            assert self._loop.time() < until, f"carried: {self.node.relay.ports}, not {wanted}"
+            await asyncio.sleep(0.005)
+
     def _check_host(self, listed: tuple[VM, ...]) -> None:
         state, stores = self.node.directory / "state", self.node.directory / "stores"
-        running = {vm.ip for vm in listed if vm.state is VmState.RUNNING}
+        running = {vm.ip for vm in listed if has_machine(vm)}
         pooled = {ip for _, ip in self.node.service.pool.held()}
         held = {ip for _, ip in self.node.service.vms.held()}
         assert held - pooled == {vm.ip for vm in listed}, "an address is held for nothing"
@@ -264,6 +279,8 @@ def make_impatient(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("atoll.api.server.HEARTBEAT_S", 0.002)
     patch.setattr("atoll.hypervisor.vms.exits.NOTE_AGAIN_S", 0.01)
     patch.setattr("atoll.hypervisor.vms.duties.RETRY_S", 0.05)
+    patch.setattr("atoll.hypervisor.publishing.publishing.PAUSE_S", 0.01)
+    patch.setattr("atoll.hypervisor.publishing.publishing.RETRY_S", 0.05)
     patch.setattr("atoll.hypervisor.launch.templates.CHECK_EVERY_S", 0.05)
     patch.setattr("atoll.hypervisor.launch.templates.SETTLE_S", 0.01)
     patch.setattr("atoll.hypervisor.launch.hotpool.SETTLE_S", 0.01)
@@ -289,8 +306,8 @@ STRUCK_BY = (ERROR, CUT)
 """The others strike real agents, in tests/host/faults."""
 
 
-HERE = sorted(OF_SIM - {"subnet.bridge-gone", "subnet.gone"})
-"""There is no bridge here."""
+HERE = sorted(OF_SIM - OF_PUBLISHER - {"subnet.bridge-gone", "subnet.gone"})
+"""There is no bridge here, and no process."""
 
 
 @pytest.mark.parametrize("step", HERE)

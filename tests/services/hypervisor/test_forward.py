@@ -22,12 +22,14 @@ class Guest:
 
     def __init__(self) -> None:
         self.left = asyncio.Event()
+        self.callers = 0
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.callers += 1
         try:
             data = await reader.read()
             writer.write(data)
@@ -62,6 +64,16 @@ async def said(socket) -> tuple[bytes, End]:
         data += message.data
     assert message.type is WSMsgType.TEXT, message
     return bytes(data), decoder(End).decode(message.data)
+
+
+async def test_a_question_whether_one_may_connects_to_nothing(ann, bob, web, guest):
+    async with ann.connect(VM_FORWARD, {"vm": "web"}, query=Target(guest.port, check=True)) as socket:
+        assert await said(socket) == (b"", End())
+        assert (await socket.receive(PATIENCE_S)).type is WSMsgType.CLOSE
+    assert guest.callers == 0
+    with pytest.raises(Denied):
+        async with bob.connect(VM_FORWARD, {"vm": "web"}, query=Target(guest.port, check=True)):
+            pass
 
 
 async def test_each_side_ends_by_itself_and_nothing_is_lost(ann, web, guest):

@@ -22,7 +22,7 @@ async def release(node: Any) -> None:
 
 def booted(node: Any, vm: Any) -> str:
     """The digest of what its machine is started with."""
-    machine = node.machines._bootable(vm)
+    machine = node.machines.bootable(vm)
     assert machine.kernel.exists()
     return str(machine.kernel.parent.name)
 

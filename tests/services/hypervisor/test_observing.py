@@ -49,8 +49,8 @@ async def test_metrics_are_what_prometheus_reads(ann, oper, node, pki):
     }
     assert samples["atoll_node_vms", "running"] == 1
     assert samples["atoll_node_drained",] == 1
-    assert samples["atoll_node_memory_bytes_free",] == (1024 - 64) << 20
-    assert samples["atoll_node_cpus_total",] == 2
+    assert samples["atoll_node_free_memory_bytes",] == (1024 - 64) << 20
+    assert samples["atoll_node_capacity_cpus",] == 2
     assert samples["atoll_vm_cpu_seconds_total", "10.9.0.5", "web"] == 0
     assert samples["atoll_node_info", "0.1.0", "node1"] == 1
     assert samples["atoll_background_failures_total", "tidying"] == 1

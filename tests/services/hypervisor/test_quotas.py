@@ -190,12 +190,12 @@ async def test_metrics_tell_of_use_and_limits_to_operators(node, ann, oper):
         return b"".join([chunk async for chunk in user.download(METRICS)]).decode()
 
     seen = await page(oper)
-    assert 'atoll_quota_vms_used{kind="user",name="ann"} 1.0' in seen
-    assert 'atoll_quota_vms_limit{kind="user",name="ann"} 5.0' in seen
-    assert 'atoll_quota_memory_bytes_limit{kind="user",name="ann"} 6.7108864e+08' in seen
+    assert 'atoll_quota_used_vms{kind="user",name="ann"} 1.0' in seen
+    assert 'atoll_quota_limit_vms{kind="user",name="ann"} 5.0' in seen
+    assert 'atoll_quota_limit_memory_bytes{kind="user",name="ann"} 6.7108864e+08' in seen
     assert "atoll_quota_" not in await page(ann)
     async with node.user("prometheus", methods=("metrics.show",), limit=("metrics.show",)) as scraper:
-        assert "atoll_quota_vms_used" in await page(scraper)
+        assert "atoll_quota_used_vms" in await page(scraper)
 
 
 # --- over-commit

@@ -93,7 +93,7 @@ async def test_a_node_without_subnets_says_how_to_add_one(bare_node):
     async with bare_node.user("ann") as ann:
         with pytest.raises(PoolEmpty, match="no subnet that you may use") as refusal:
             await ann.create()
-    assert "atoll node add-subnet" in refusal.value.hint
+    assert "atoll subnet add" in refusal.value.hint
 
 
 @pytest.mark.parametrize("reference", ["../etc", "a/b", "A", "-x", "a\n", "x" * 64, "ü"])

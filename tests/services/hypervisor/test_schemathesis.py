@@ -17,8 +17,8 @@ from atoll.api.route import Socket
 SEED = 6976
 EXAMPLES = 12
 # 422 is for what a schema cannot say: a gateway outside of its network, an address that is not in the subnet.
-# 507 is for what does not fit on the node, such as a volume of a petabyte.
-ACCEPTED = ["2xx", "401", "403", "404", "409", "422", "5xx"]
+# 507 is for what does not fit on the node, such as a volume of a petabyte; 429 for one who tries token after token.
+ACCEPTED = ["2xx", "401", "403", "404", "409", "422", "429", "5xx"]
 
 
 def settings(node: Any, pki: Any) -> dict[str, Any]:

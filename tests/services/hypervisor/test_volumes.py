@@ -29,7 +29,7 @@ from atoll.errors import Conflict, Denied, HostFailure, Invalid, NoCapacity, Not
 from atoll.hypervisor.volumes import stores
 from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.vm import MachineType, VmState
-from atoll.model.volume import FileSystem, VolumeFormat, VolumeSpec, VolumeType
+from atoll.model.volume import DiskInterface, FileSystem, VolumeFormat, VolumeSpec, VolumeType
 from atoll.system import disks, files
 
 DATA = VolumeSpec(16, "data", fs=FileSystem.EXT4)
@@ -334,7 +334,7 @@ async def test_a_slow_sender_holds_up_nobody(ann, node):
 async def test_a_volume_grows_and_shrinks_with_the_file_system_on_it(ann, node, disk_format: VolumeFormat):
     await ann.create("web", volumes=(structs.replace(DATA, format=disk_format),))
     with pytest.raises(Conflict, match="resizing volume data of VM web: the guest has it"):
-        await change(ann, size_mib=32)
+        await change(ann, size_mib=8)
     await ann.halt("web")
     assert volume(await change(ann, size_mib=48)).size_mib == 48
     assert (await ann.node()).free.disk_mib == 1024 - 48
@@ -354,6 +354,30 @@ async def test_a_volume_grows_and_shrinks_with_the_file_system_on_it(ann, node, 
     with pytest.raises(Conflict, match="what is on it needs .* more than 1 MiB"):
         await change(ann, size_mib=1)
     assert (await ann.begin("web")).state is VmState.RUNNING
+
+
+async def test_a_volume_grows_while_its_guest_has_it_and_says_what_is_left_to_do_there(ann, node):
+    vm = await ann.create("web", volumes=(VolumeSpec(4, "data"),))
+    larger = ChangeVolume(size_mib=8)
+    lines = [line async for line in ann.stream(VOLUME_CHANGE, {"vm": "web", "volume": "data"}, body=larger)]
+    assert [line.step for line in lines[:-1]] == ["resized", "seen by the guest"]
+    assert lines[1].note.endswith("in the guest: resize2fs /dev/disk/by-id/virtio-data")
+    now = lines[-1].result
+    assert (volume(now).size_mib, file(node, now).stat().st_size) == (8, 8 << 20)
+    assert (now.state, now.pending, (await ann.node()).free.disk_mib) == (VmState.RUNNING, (), 1024 - 8)
+    with pytest.raises(NoCapacity):
+        await change(ann, size_mib=100 << 20)
+    node.driver.faults.fail.add("grow_disk")
+    with pytest.raises(HostFailure):
+        await change(ann, size_mib=16)
+    assert volume(await ann.show("web")).size_mib == 8
+    assert file(node, vm).stat().st_size == 8 << 20
+
+
+async def test_a_disk_whose_guest_would_not_see_it_grow_is_detached_first(ann, node):
+    await ann.create("web", volumes=(VolumeSpec(4, "data", interface=DiskInterface.NVME),))
+    with pytest.raises(Conflict, match="the guest has it"):
+        await change(ann, size_mib=8)
 
 
 async def test_a_volume_without_a_file_system_only_grows(ann, node):

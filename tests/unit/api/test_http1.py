@@ -104,7 +104,6 @@ def test_whatever_comes_is_a_reply_or_refused(comes: bytes, sizes: list[int]):
         b"",
         b"SSH-2.0-x\r\n\r\n",
         b"HTTP/1.1 20 OK\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -147,6 +146,13 @@ def test_what_comes_behind_an_upgrade_is_not_lost():
     assert (reply.status, reply.headers, rest) == (101, {"upgrade": "websocket"}, b"\x81\x01x")
     reply, rest = connection(Wire(with_length(b"{}"))).upgrade(b"GET / HTTP/1.1\r\n\r\n")
     assert (reply.status, reply.read(), rest) == (200, b"{}", b"")
+
+
+@given(st.binary(max_size=60), sizes)
+def test_a_body_without_a_length_ends_with_the_connection(body: bytes, sizes: list[int]):
+    once = connection(Wire(b"HTTP/1.0 404 Not Found\r\nServer: x\r\n\r\n" + body, sizes))
+    reply = once.ask("GET", "/x", b"", {})
+    assert (reply.read(), reply.ended, once.kept) == (body, True, False)
 
 
 def test_an_answer_on_the_way_is_not_the_answer():

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from atoll.api import hypervisor, reference
 from atoll.api.access import Access
@@ -28,6 +29,11 @@ def operation(route: Any) -> dict[str, Any]:
 def test_the_document_can_be_written_as_json_and_read_back():
     text = json.dumps(DOCUMENT)
     assert json.dumps(json.loads(text)) == text
+
+
+def test_it_is_openapi_3_1_as_the_standard_has_it():
+    sent = json.loads(json.dumps(DOCUMENT))
+    assert [str(error) for error in OpenAPIV31SpecValidator(sent).iter_errors()] == []
 
 
 def test_every_route_is_in_it_once():
@@ -73,10 +79,12 @@ def test_what_is_taken_from_outside_refuses_unknown_fields():
         assert schemas[name]["additionalProperties"] is False
 
 
-def test_a_stream_is_described_by_its_lines():
+def test_a_stream_is_described_by_its_lines_and_by_its_result_where_it_has_one():
     for route in hypervisor.ROUTES:
         if isinstance(route, Stream):
-            assert "application/jsonl" in operation(route)["responses"]["200"]["content"]
+            content = operation(route)["responses"]["200"]["content"]
+            assert "item" in content["application/jsonl"]["schema"]["properties"]
+            assert ("application/json" in content) == (route.result is not type(None))
 
 
 def test_the_reference_has_every_route_error_and_type():

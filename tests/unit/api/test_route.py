@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.api import changes, forwards, hands, hypervisor, observing, quotas, volumes
+from atoll.api import (
+    changes,
+    forwards,
+    hands,
+    hypervisor,
+    joining,
+    observing,
+    publishing,
+    quotas,
+    shares,
+    ssh,
+    suspending,
+    volumes,
+)
 from atoll.api import given as given_routes
 from atoll.api.access import Access
 from atoll.api.route import NOTHING, Route, Unary
@@ -15,7 +28,21 @@ ROUTES = hypervisor.ROUTES
 
 
 def test_every_declared_route_is_in_the_list():
-    modules = (hypervisor, changes, given_routes, volumes, hands, forwards, observing, quotas)
+    modules = (
+        hypervisor,
+        changes,
+        given_routes,
+        volumes,
+        hands,
+        forwards,
+        joining,
+        observing,
+        publishing,
+        quotas,
+        ssh,
+        shares,
+        suspending,
+    )
     declared = {
         value.name for module in modules for value in vars(module).values() if isinstance(value, Route)
     }
@@ -27,11 +54,12 @@ def test_names_and_calls_are_unique():
     assert len({(route.verb, route.path) for route in ROUTES}) == len(ROUTES)
 
 
-def test_only_health_is_public():
-    assert [route.name for route in ROUTES if route.access is Access.PUBLIC] == ["health.show"]
+def test_only_health_and_what_leads_to_a_certificate_are_public():
+    public = [route.name for route in ROUTES if route.access is Access.PUBLIC]
+    assert public == ["health.show", "ca.show", "invitation.redeem"]
 
 
-READS = {"show", "list", "log", "user-data", "console", "vnc", "exec", "forward", "history"}
+READS = {"show", "list", "log", "user-data", "console", "vnc", "exec", "forward", "history", "published"}
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)

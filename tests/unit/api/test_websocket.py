@@ -12,6 +12,7 @@ from atoll.api.websocket import (
     TEXT,
     Message,
     Reader,
+    bulk,
     handshake,
     masked,
 )
@@ -86,6 +87,12 @@ def test_a_frame_of_ours_is_masked_and_whole(kind: int, data: bytes, mask: bytes
     assert (frame[0], frame[1] & 0x80, size) == (0x80 | kind, 0x80, len(data))
     assert frame[at : at + 4] == mask
     assert bytes(byte ^ mask[n % 4] for n, byte in enumerate(frame[at + 4 :])) == data
+
+
+@given(st.lists(st.binary(max_size=70_000), max_size=3))
+def test_bytes_in_bulk_are_one_frame_whose_mask_changes_nothing(parts: list[bytes]) -> None:
+    data = b"".join(parts)
+    assert bulk(*parts) == masked(BINARY, data, bytes(4))
 
 
 def test_the_handshake_is_that_of_the_standard() -> None:

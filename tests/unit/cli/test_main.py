@@ -39,7 +39,7 @@ def test_the_contract_of_vm_verbs():
 
 def test_the_contract_of_volume_verbs():
     assert list(verbs_of("volume")) == [
-        "list", "add", "attach", "detach", "grow", "shrink", "move", "reorder", "delete",
+        "list", "show", "add", "attach", "detach", "grow", "shrink", "move", "reorder", "delete",
     ]  # fmt: skip
 
 

@@ -173,3 +173,27 @@ def test_what_is_printable_is_one_line_without_commands(text):
 
 def test_no_colour_means_no_escape():
     assert painted("x", "31", False) == painted("x", "", True) == "x"
+
+
+def test_on_a_terminal_a_long_field_goes_on_in_the_next_line_and_words_stay_whole():
+    view = View(
+        name=str, columns=(Column("digest", lambda _: "f" * 64), Column("caps", lambda _: "one, two, " * 5))
+    )
+    style = Style(width=40)
+    assert render_one(view, "x", style).splitlines() == [
+        f"digest  {'f' * 64}",
+        "caps    one, two, one, two, one, two,",
+        "        one, two, one, two,",
+    ]
+
+
+def test_a_table_that_wraps_leaves_nothing_out():
+    view = View(
+        name=str, wraps=True, columns=(Column("name", str), Column("found", lambda _: "some words " * 5))
+    )
+    assert render_list(view, ["x"], Style(width=30)).splitlines() == [
+        "NAME  FOUND",
+        "x     some words some words",
+        "      some words some words",
+        "      some words",
+    ]

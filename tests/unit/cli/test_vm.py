@@ -13,7 +13,8 @@ from atoll.cli.progress import Progress, follow
 from atoll.cli.vm_ref import check_ref
 from atoll.cli.vm_view import vm_view
 from atoll.errors import Invalid, Unreachable
-from atoll.model.vm import VM, ConsoleKind, MachineType, Running, VmState
+from atoll.model.vm import VM, ConsoleKind, MachineType, Running, SuspendTo, Suspension, VmState
+from atoll.model.volume import Kept, KeptUntil
 
 NOW = datetime(2024, 5, 1, 12, 3, tzinfo=UTC)
 WEB = msgspec.convert(
@@ -132,3 +133,19 @@ def test_a_vm_is_named_by_ip_or_name(ref):
 def test_other_names_are_refused(ref):
     with pytest.raises(Invalid, match="VM"):
         check_ref(ref)
+
+
+def test_a_vm_that_is_suspended_says_where_its_memory_is_and_since_when():
+    since = NOW - timedelta(minutes=2)
+    vm = msgspec.structs.replace(
+        WEB, state=VmState.SUSPENDED, suspended=Suspension(SuspendTo.DISK, since, 144)
+    )
+    shown = render_one(vm_view(NOW), vm, Style())
+    assert "to disk since 2024-05-01 12:01:00Z (2m)" in shown
+    assert "disk 144 MiB, address 10.213.0.5; reserved: memory 0 MiB, cpus 0" in shown
+
+
+def test_what_is_kept_of_a_vm_is_one_line():
+    kept = (Kept("root", KeptUntil.STOP), Kept("data", KeptUntil.DESTROY), Kept("tmp", KeptUntil.STOP))
+    shown = render_one(vm_view(NOW), msgspec.structs.replace(WEB, kept=kept), Style())
+    assert "root: memory, lost at stop; data: kept until destroy; tmp: memory, lost at stop" in shown

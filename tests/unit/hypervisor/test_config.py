@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.errors import AtollError, Malformed
-from atoll.hypervisor.config import Config, load, problems
+from atoll.hypervisor.config import Config, load, outside_addresses, problems
 
 BASE = {
     "name": "n1",
@@ -138,3 +138,29 @@ def test_all_problems_are_told_at_once() -> None:
 )
 def test_whatever_a_file_says_is_told_as_problems_or_is_right(settings: dict[str, Any]) -> None:
     assert problems(settings)
+
+
+def test_a_node_in_a_namespace_can_be_served_at_addresses_of_the_host_around_it(tmp_path: Path) -> None:
+    given = ["192.0.2.7", "192.0.2.7:443", "[2001:db8::7]:443"]
+    config = loaded(tmp_path, namespace="atoll-ab12cd", listen_outside=given)
+    assert outside_addresses(config.listen_outside, config.port) == (
+        ("192.0.2.7", 6976),
+        ("192.0.2.7", 443),
+        ("2001:db8::7", 443),
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"listen_outside": ["192.0.2.7"]},
+        {"namespace": "a", "listen_outside": ["example.org"]},
+        {"namespace": "a", "listen_outside": ["192.0.2.7:0"]},
+        {"namespace": "a", "listen_outside": [""]},
+    ],
+)
+def test_addresses_of_the_host_that_make_no_sense_are_refused(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(AtollError, match="listen_outside"):
+        loaded(tmp_path, **settings)

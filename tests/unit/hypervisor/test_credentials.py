@@ -10,7 +10,17 @@ import pytest
 from msgspec import structs
 
 from atoll.errors import Denied, HostFailure
-from atoll.hypervisor.credentials import Credentials, is_due, is_whole, past_half, without_the_ended
+from atoll.hypervisor.credentials import (
+    NO_BROKER,
+    REFUSED,
+    SERVED,
+    Credentials,
+    cloud_told,
+    is_due,
+    is_whole,
+    past_half,
+    without_the_ended,
+)
 from atoll.identity.roles import Algorithm, CloudCredential, PublicKeys, RoleCredentials
 from atoll.identity.signer import Answer
 from atoll.model.long_lived import LongLivedCredential
@@ -43,6 +53,13 @@ def test_nothing_is_shown_after_its_end() -> None:
     assert without_the_ended(HELD, START + timedelta(minutes=59)) == HELD
     assert without_the_ended(HELD, START + timedelta(hours=1)) == structs.replace(HELD, cloud=None)
     assert without_the_ended(HELD, START + timedelta(hours=4)) is None
+
+
+def test_whether_there_are_some_of_a_public_cloud_is_told() -> None:
+    without = structs.replace(HELD, cloud=None)
+    assert cloud_told(HELD, brokered=True) == SERVED
+    assert cloud_told(without, brokered=True) == cloud_told(None, brokered=True) == REFUSED
+    assert cloud_told(without, brokered=False) == cloud_told(None, brokered=False) == NO_BROKER
 
 
 def test_a_renewal_has_half_a_life_to_succeed_in() -> None:
@@ -100,7 +117,8 @@ async def attempt(issuer: NodesIssuer, vm: VM, now: datetime = START) -> list[st
     """What is told of one attempt."""
     told: list[str] = []
 
-    async def tell(vm: VM, problem: str) -> None:
+    async def tell(vm: VM, problem: str, cloud: str) -> None:
+        assert cloud == NO_BROKER
         told.append(problem)
 
     own = Own({WEB.instance_id: CREDENTIAL})
@@ -134,7 +152,8 @@ async def test_the_nodes_right_is_never_used_instead_of_a_credential_that_is_of_
 
 
 async def test_what_is_told_already_is_not_told_again() -> None:
-    assert await attempt(Issuer(), structs.replace(WEB, role_problem="it answered 403")) == []
+    told = structs.replace(WEB, role_problem="it answered 403", role_cloud=NO_BROKER)
+    assert await attempt(Issuer(), told) == []
 
 
 async def test_a_vm_that_is_being_made_is_left_until_its_credential_is_on_disk() -> None:

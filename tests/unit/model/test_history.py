@@ -7,6 +7,7 @@ from tests.shared.samples import a_vm
 
 from atoll.model.event import EventKind
 from atoll.model.history import MAX_VALUE, FieldChange, changes_of, entry_of
+from atoll.model.publishing import Publication
 from atoll.model.vm import VmState
 from atoll.model.volume import Volume, VolumeFormat
 
@@ -24,6 +25,10 @@ AT = datetime(2024, 5, 1, tzinfo=UTC)
         (
             {"volumes": (Volume(VolumeFormat.RAW, 64, "data", attached=False),)},
             FieldChange("volumes", "-", "data 64 MiB (detached)"),
+        ),
+        (
+            {"published": (Publication(8080, 80, "0.0.0.0"), Publication(443, 8443, "::"))},
+            FieldChange("published", "-", "0.0.0.0:8080 -> 80, [::]:443 -> 8443"),
         ),
     ],
 )

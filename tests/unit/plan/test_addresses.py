@@ -121,7 +121,7 @@ def test_an_empty_pool_says_where_and_what_to_do(
 ):
     with pytest.raises(PoolEmpty, match=f"on n1: .*{says}") as refusal:
         choose(given_, free_addresses(given_, (), {}), wanted, allowed, "n1")
-    assert "atoll node add" in refusal.value.hint
+    assert "atoll subnet" in refusal.value.hint
 
 
 # --- taking away, and changing

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
 from atoll.errors import Invalid, NoCapacity
+from atoll.model.lifecycle import HELD
 from atoll.model.node import Capacity, Overcommit
-from atoll.model.vm import VM, ConsoleKind, MachineType, Running, VmState
+from atoll.model.vm import VM, ConsoleKind, MachineType, Running, SuspendTo, Suspension, VmState
 from atoll.model.volume import Volume, VolumeFormat, VolumeType
 from atoll.plan.capacity import Promised, at_most, check_fits, check_grows, demand, free, overcommitted
 from samples import a_vm
@@ -117,3 +120,17 @@ def test_a_vm_whose_owners_change_counts_for_all_of_them_meanwhile():
     both = at_most(now, coming)
     assert set(both.owner_users) == {"ann", "bob"}
     assert both.owner_groups == ("web",)
+
+
+@given(st.sampled_from(SuspendTo), st.sampled_from(HELD), st.integers(1, 4096))
+def test_only_what_is_on_disk_for_good_frees_memory_and_cpus(to: SuspendTo, state: VmState, disk_mib: int):
+    held = structs.replace(
+        vm(disk_mib=8, state=state),
+        suspended=Suspension(to, datetime(2024, 1, 1, tzinfo=UTC), disk_mib if to is SuspendTo.DISK else 0),
+    )
+    before, now = demand(vm(disk_mib=8)), demand(held)
+    if to is SuspendTo.DISK and state is VmState.SUSPENDED:
+        assert now == Capacity(0, 0, 8 + disk_mib)
+    else:
+        assert (now.milli_cpus, now.memory_mib) == (before.milli_cpus, before.memory_mib)
+        assert now.disk_mib == 8 + (disk_mib if to is SuspendTo.DISK else 0)

@@ -39,6 +39,7 @@ def test_version_1_has_a_root_for_each_controller_that_we_use() -> None:
         {name: root / name for name in ("cpu", "cpuacct", "memory", "pids")},
         tuple(root / name for name in ("freezer", "systemd", "unified")),
         systemd=root / "systemd",
+        freezer=root / "freezer",
     )
 
 

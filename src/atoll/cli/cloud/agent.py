@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from atoll import __version__
 from atoll.api.hypervisor import PORT
 from atoll.cli.cloud import settings
 from atoll.cli.cloud.layout import Cloud, Paths
@@ -47,13 +48,18 @@ def write_config(
         "namespace": cloud.namespace,
         "service_prefix": cloud.namespace,
         "port": PORT,
+        "uplink": {"link": cloud.uplink} | ({"ip6": cloud.node_ip6} if cloud.subnet.cidr6 else {}),
         "drivers": drivers,
         "operator_users": [admin],
         "roles": {"authority": str(paths.pki)},
         "dns": {"forward": cloud.nat},
         "guests_reach": ["0.0.0.0/0"] if cloud.nat else [],
     }
-    chosen = {"templates": cloud.templates, "hot_pool": cloud.hot_pool}
+    chosen = {
+        "templates": cloud.templates,
+        "hot_pool": cloud.hot_pool,
+        "listen_outside": cloud.listen or None,
+    }
     generated |= {name: value for name, value in chosen.items() if value is not None}
     if paths.hooks.exists():
         generated["hooks"] = msgspec.json.decode(paths.hooks.read_bytes())
@@ -101,37 +107,62 @@ def node_name() -> str:
     return kept.strip("-") or "node"
 
 
-def running(paths: Paths) -> Pid | None:
+class Started(Pid, frozen=True):
+    """The process of an agent, as it is noted in its pid file."""
+
+    version: str = ""
+    """Of the program that it runs; empty: an earlier one, which did not note it."""
+
+
+def running(paths: Paths) -> Started | None:
     """The agent's process, if it runs."""
     try:
-        pid = msgspec.json.decode(paths.pid.read_bytes(), type=Pid)
+        pid = msgspec.json.decode(paths.pid.read_bytes(), type=Started)
     except (OSError, msgspec.MsgspecError):
         return None
     return pid if processes.alive(pid) else None
 
 
-def start(paths: Paths) -> Pid:
-    """In the background, detached; it writes to its log."""
+def start(paths: Paths, output: Path | int | None = None) -> Started:
+    """In the background, detached; it writes to its log, or to a file that is open here."""
     number = processes.spawn_blocking(
         Launch(
             argv=(*WITHOUT_CAPABILITIES, sys.executable, "-m", "atoll.hypervisor", str(paths.agent)),
             cwd=Path("/"),
-            output=paths.log,
+            output=paths.log if output is None else output,
         )
     )
     pid = processes.identify(number)
     if pid is None:
         raise died(paths)
-    files.write_durably(paths.pid, msgspec.json.encode(pid))
-    return pid
+    started = Started(pid.pid, pid.started, __version__)
+    files.write_durably(paths.pid, msgspec.json.encode(started))
+    return started
 
 
-def wait_until_serving(paths: Paths, pid: Pid, address: tuple[str, int]) -> None:
+def wait_until_started(paths: Paths) -> Started:
+    """Until whoever keeps it running has started it."""
+    until = time.monotonic() + START_TIMEOUT_S
+    while (found := running(paths)) is None:
+        if time.monotonic() > until:
+            raise TimedOut(
+                f"the agent was not started within {START_TIMEOUT_S:g} s by who keeps it running",
+                hint="see: atoll status; atoll service show",
+            )
+        time.sleep(POLL_S)
+    return found
+
+
+def wait_until_serving(paths: Paths, pid: Pid, address: tuple[str, int], *, has_log: bool = True) -> None:
     """Until it accepts connections, which it does when recovery is over."""
     until = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < until:
         if not processes.alive(pid):
-            raise died(paths)
+            raise (
+                died(paths)
+                if has_log
+                else HostFailure("the agent ended while it started", hint="it said why above")
+            )
         try:
             socket.create_connection(address, timeout=1).close()
             return

@@ -1,4 +1,5 @@
-"""The keeper of an agent: starts it again when it ends. `python -m atoll.cli.cloud.keeper DIR CONFIG` is its process.
+"""The keeper of an agent: starts it again when it ends. `python -m atoll.cli.cloud.keeper DIR CONFIG` is its process,
+or `atoll up --foreground`, which a service manager watches in its turn.
 
 It finds the agent by its pid file, so it takes over one that runs already. VMs know nothing of either.
 Effects: the agent's process, and lines in its log.
@@ -13,6 +14,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -35,10 +37,11 @@ def pause_after(pause_s: float, ran_s: float) -> float:
 
 
 class Keeper:
-    """Keeps one agent until told to stop."""
+    """Keeps one agent until told to stop. In the foreground it ends it then, and both write to standard error."""
 
-    def __init__(self, paths: Paths) -> None:
+    def __init__(self, paths: Paths, *, foreground: bool = False) -> None:
         self._paths = paths
+        self._foreground = foreground
         # A signal wakes who waits for the agent, and is looked at between two steps, never within one.
         self._wakeup, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(self._waker)
@@ -63,7 +66,7 @@ class Keeper:
             if self._stopping:
                 return
             try:
-                agent.start(self._paths)
+                agent.start(self._paths, sys.stderr.fileno() if self._foreground else None)
             except AtollError as error:
                 self._say(error.brief)
 
@@ -94,21 +97,31 @@ class Keeper:
         self._stopping = True
 
     def _say(self, text: str) -> None:
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        logs.append(self._paths.log, f"{now},000 WARNING atoll.keeper: {text}")
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')},000 WARNING atoll.keeper: {text}"
+        if self._foreground:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+        else:
+            logs.append(self._paths.log, line)
 
 
-def running(paths: Paths) -> Pid | None:
+class Held(Pid, frozen=True):
+    """The process of a keeper, as it is noted in its pid file."""
+
+    foreground: bool = False
+
+
+def running(paths: Paths) -> Held | None:
     """The keeper's process, if it runs."""
     try:
-        pid = msgspec.json.decode(paths.keeper.read_bytes(), type=Pid)
+        pid = msgspec.json.decode(paths.keeper.read_bytes(), type=Held)
     except (OSError, msgspec.MsgspecError):
         return None
     return pid if processes.alive(pid) else None
 
 
 def ensure(paths: Paths) -> Pid:
-    """One keeper for the agent that runs."""
+    """One keeper for the agent that runs, in the background unless there is one already."""
     found = running(paths)
     if found is not None:
         return found
@@ -122,8 +135,25 @@ def ensure(paths: Paths) -> Pid:
     return pid
 
 
+def note_foreground(paths: Paths) -> None:
+    """This process is the keeper from now on; `hold` is to follow."""
+    own = processes.identify(os.getpid())
+    assert own is not None
+    files.write_durably(paths.keeper, msgspec.json.encode(Held(own.pid, own.started, foreground=True)))
+
+
+def hold(paths: Paths, begun: Callable[[], None]) -> None:
+    """Keep the agent running in this process until it is told to stop; then the agent ends too, and VMs run on."""
+    with files.exclusive(paths.keeper_lock):
+        keeper = Keeper(paths, foreground=True)
+        begun()
+        keeper.run()
+        agent.stop(paths)
+    paths.keeper.unlink(missing_ok=True)
+
+
 def stop(paths: Paths) -> None:
-    """End the keeper; its agent runs on. None is fine."""
+    """End the keeper; its agent runs on, unless it is one in the foreground. None is fine."""
     pid = running(paths)
     if pid is not None:
         processes.send_signal(pid, signal.SIGTERM)

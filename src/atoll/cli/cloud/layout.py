@@ -59,6 +59,10 @@ class Cloud(Struct, frozen=True):
     templates: int | None = None
     hot_pool: int | None = None
     """What the agent is told of both; None leaves it to the agent."""
+    listen: tuple[str, ...] = ()
+    """Addresses of the host, with ports, at which the API is served too."""
+    known_as: tuple[str, ...] = ()
+    """Names and addresses by which others reach it there, beside these."""
 
     @property
     def namespace(self) -> str:
@@ -149,10 +153,10 @@ def subnet_for(cidr: str, cidr6: str | None = None) -> Subnet:
 
 
 def pool_for(subnet: Subnet) -> tuple[Address, ...]:
-    """Every address of the subnet but the gateway's, up to a limit; more can be added."""
+    """Every address of the subnet but those of its gateway and services, up to a limit; more can be added."""
     hosts: Iterable[ipaddress.IPv4Address] = subnet.network.hosts()
     ips = (str(ip) for ip, _ in zip(hosts, range(POOL_LIMIT), strict=False))
-    return tuple(Address(ip, mac_for(ip)) for ip in ips if ip != subnet.gateway)
+    return tuple(Address(ip, mac_for(ip)) for ip in ips if ip not in (subnet.gateway, subnet.service_ip))
 
 
 def _overlap(network: ipaddress.IPv4Network, others: Iterable[ipaddress.IPv4Network]) -> bool:

@@ -50,7 +50,7 @@ def rules(cloud: Cloud, shut: Sequence[str]) -> str:
     return f"""{no_rules(cloud)}
 table inet {cloud.nat_table} {{
     chain postrouting {{ type nat hook postrouting priority srcnat; policy accept;
-        ip saddr {cloud.subnet.cidr} oifname != "{cloud.uplink}" masquerade
+        meta nfproto ipv4 iifname "{cloud.uplink}" oifname != "{cloud.uplink}" masquerade
     }}
     chain input {{ type filter hook input priority filter - 10; policy accept;
         iifname "{cloud.uplink}" goto from_cloud

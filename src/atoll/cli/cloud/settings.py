@@ -16,7 +16,12 @@ from msgspec import Struct
 from atoll.errors import HostFailure, Invalid, Malformed
 from atoll.system import processes
 
-OURS = frozenset({"ip", "state", "images", "pki", "cgroup", "namespace", "service_prefix", "listen", "port"})
+OURS = frozenset(
+    {
+        *("ip", "state", "images", "pki", "cgroup"),
+        *("namespace", "service_prefix", "listen", "listen_outside", "port", "uplink"),
+    }
+)
 """What a cloud of one node consists of: were it changed, the cloud would not be found again."""
 
 

@@ -8,24 +8,28 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 from msgspec import structs
 
+from atoll import RECORD_FORMAT, __version__
 from atoll.api.client import Client
 from atoll.api.hypervisor import NODE_ADD_ADDRESS, NODE_ADD_SUBNET, NODE_SHOW, PORT, AddAddress
-from atoll.cli.cloud import agent, keeper, kinds, stores, wires
+from atoll.cli.cloud import agent, keeper, kinds, listen, service, space, stores, wires
 from atoll.cli.cloud.layout import Cloud, Paths, plan, pool_for
 from atoll.errors import Conflict, Denied, HostFailure, Unreachable
 from atoll.identity import store, tls
 from atoll.identity.authority import Authority
 from atoll.identity.claims import server_claims, user_claims
+from atoll.identity.ssh_signing import ensure_trust
 from atoll.images import appliance
 from atoll.images.store import ImageStore
 from atoll.model.network import METADATA_IP
+from atoll.serving import formats
 from atoll.serving.hooks import config as hooks_config
 from atoll.system import cgroups, clock, files, host
 from atoll.system.directory_lock import mutex
@@ -53,20 +57,33 @@ def up(
     ipv6: bool | None = None,
     agent_settings: Mapping[str, int] | None = None,
     hooks: Path | None = None,
+    listen_at: Sequence[str] | None = None,
+    known_as: Sequence[str] | None = None,
+    foreground: bool = False,
 ) -> Cloud:
     """A cloud that serves: made if there is none, mended if it is not whole.
 
     Settings of the agent are kept; where they or the kinds of machine that this host has change, it is started
-    anew, and VMs run on.
+    anew, and VMs run on. In the foreground, this process is noted as the keeper of the agent, and is to become it.
     """
     check_host("atoll up")
     _check_no_node(paths)
+    check_records(paths)
+    if foreground:
+        _check_not_held(paths)
+    space.check(paths, cache_of(paths))
     hooks_file = _read_hooks(hooks) if hooks is not None else None
+    if listen_at is not None:
+        listen.check_free(set(listen_at) - _served_at(paths))
     # Others pass through to files that are theirs, and see nothing on the way.
     files.make_dirs(paths.directory, 0o711)
     with files.exclusive(paths.lock):
         cloud = _identify(paths, subnet, nat, ipv6)
         settled = structs.replace(cloud, **(agent_settings or {}))
+        if listen_at is not None:
+            settled = structs.replace(settled, listen=tuple(listen_at))
+        if known_as is not None:
+            settled = structs.replace(settled, known_as=tuple(known_as))
         if settled != cloud:
             cloud = settled
             files.write_durably(paths.cloud, msgspec.json.encode(cloud))
@@ -78,15 +95,67 @@ def up(
         image = appliance.build(ImageStore(paths.images), cache_of(paths), lambda text: say(f"image: {text}"))
         say(f"image {image.name} {image.digest[:12]}")
         drivers, engine = kinds.offered()
-        if agent.write_config(cloud, paths, ADMIN, drivers, engine) or agent.running(paths) is None:
-            _stop(paths)
-        pid = agent.running(paths) or agent.start(paths)
-        agent.wait_until_serving(paths, pid, (cloud.node_ip, PORT))
-        keeper.ensure(paths)
+        changed = agent.write_config(cloud, paths, ADMIN, drivers, engine)
+        pid = _ensure_agent(paths, changed, foreground)
+        agent.wait_until_serving(paths, pid, (cloud.node_ip, PORT), has_log=not foreground)
+        (keeper.note_foreground if foreground else keeper.ensure)(paths)
         say(f"agent {pid.pid} serves on {cloud.node_ip}:{PORT}")
+        for address in listen.not_served(cloud.listen, paths.server / "ca.pem"):
+            say(
+                f"warning: it is not served at {address} yet, which somebody else has, or nobody: see {paths.log}"
+            )
         _context(cloud, paths, authority)
         _give_addresses(cloud, paths)
+    free_mib = files.free_mib(paths.directory)
+    if free_mib < space.FEW_MIB:
+        say(f"{free_mib} MiB are free in {paths.directory}: that is little for VMs with disks")
     return cloud
+
+
+def _ensure_agent(paths: Paths, changed: bool, foreground: bool) -> agent.Started:
+    """An agent of this version that knows its configuration, whoever keeps it running."""
+    found, held = agent.running(paths), keeper.running(paths)
+    is_stale = changed or (found is not None and found.version != __version__)
+    if foreground:
+        if held is not None or is_stale:
+            _stop(paths)
+        return agent.running(paths) or agent.start(paths, sys.stderr.fileno())
+    if held is not None and held.foreground:
+        if is_stale:
+            agent.stop(paths)
+        return agent.wait_until_started(paths)
+    if is_stale or found is None:
+        _stop(paths)
+    return agent.running(paths) or agent.start(paths)
+
+
+def _check_not_held(paths: Paths) -> None:
+    held = keeper.running(paths)
+    if held is not None and held.foreground:
+        raise Conflict(
+            f"the cloud in {paths.directory} is up in the foreground already, as process {held.pid}",
+            hint="it is enough to have one; stop that one with: atoll down",
+        )
+
+
+def check_records(paths: Paths) -> None:
+    """Refuse to take over what only a later version can read, while whoever runs it still does."""
+    for path in (paths.node / "node.json", *sorted((paths.node / "vms").glob("*/vm.json"))):
+        try:
+            needs = formats.needed(path.read_bytes())
+        except (OSError, msgspec.MsgspecError):
+            continue  # what cannot be read at all is for the agent to tell of
+        if needs > RECORD_FORMAT:
+            raise Conflict(
+                f"{path} was written by a later version of atoll: it needs format {needs},"
+                f" and atoll {__version__} knows format {RECORD_FORMAT}; nothing was changed",
+                hint="install that version again, or a later one; VMs run on meanwhile",
+            )
+
+
+def _served_at(paths: Paths) -> set[str]:
+    """Addresses of the host that the agent of this cloud has now."""
+    return set(agent.told(paths).get("listen_outside", ())) if agent.running(paths) else set()
 
 
 def _read_hooks(path: Path) -> bytes:
@@ -151,12 +220,12 @@ def _identify(paths: Paths, subnet: str | None, nat: bool | None, ipv6: bool | N
             if subnet is not None and subnet != cloud.subnet.cidr:
                 raise Conflict(
                     f"the cloud in {paths.directory} has subnet {cloud.subnet.cidr}, not {subnet}",
-                    hint="add one with: atoll node add-subnet, or use another directory",
+                    hint="add one with: atoll subnet add, or use another directory",
                 )
             if ipv6 is not None and ipv6 != (cloud.subnet.cidr6 is not None):
                 raise Conflict(
                     f"the cloud in {paths.directory} was made {'without' if ipv6 else 'with'} IPv6",
-                    hint="add a subnet with: atoll node add-subnet --cidr6, or use another directory",
+                    hint="add a subnet with: atoll subnet add --cidr6, or use another directory",
                 )
         else:
             with Links() as here:
@@ -173,9 +242,12 @@ def _identify(paths: Paths, subnet: str | None, nat: bool | None, ipv6: bool | N
 
 def _credentials(cloud: Cloud, paths: Paths) -> Authority:
     authority = Authority.ensure(paths.pki, f"Atoll CA {cloud.id}")
-    names = (cloud.subnet.gateway, cloud.node_ip, METADATA_IP, "127.0.0.1", "localhost", agent.node_name())
+    own = (cloud.subnet.gateway, cloud.node_ip, METADATA_IP, "127.0.0.1", "localhost", agent.node_name())
+    names = (*own, *listen.names(cloud.listen, cloud.known_as))
     now = clock.now()
     store.ensure(store.server_credential(paths.server), authority, server_claims(names), SERVER_LIFETIME, now)
+    # Now, so that the agent need not start a signer for it when it starts.
+    ensure_trust(authority.directory)
     return authority
 
 
@@ -204,8 +276,10 @@ def connect(cloud: Cloud, paths: Paths) -> Client:
 
 def _stop(paths: Paths) -> bool:
     """End the agent for good: its keeper first. Whether there was one."""
-    keeper.stop(paths)
-    return agent.stop(paths)
+    was_there = agent.running(paths) is not None
+    keeper.stop(paths)  # one in the foreground ends the agent too
+    agent.stop(paths)
+    return was_there
 
 
 def down(paths: Paths) -> bool:
@@ -220,6 +294,7 @@ def down(paths: Paths) -> bool:
 def destroy(paths: Paths) -> None:
     """Leave nothing: asks no agent, so it works however broken the cloud is."""
     cloud = load(paths)
+    service.uninstall(service.of(paths.directory, cloud.id))
     with files.exclusive(paths.lock):
         _stop(paths)
         kinds.remove_leftovers(agent.told(paths), cloud.cgroup)

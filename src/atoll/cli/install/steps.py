@@ -21,7 +21,7 @@ from atoll.api.client import Client
 from atoll.api.hypervisor import NODE_ADD_ADDRESS, NODE_ADD_SUBNET, NODE_SHOW, PORT, AddAddress
 from atoll.cli.cloud import agent, kinds, settings
 from atoll.cli.cloud.layout import Paths
-from atoll.cli.cloud.steps import ADMIN, ADMIN_LIFETIME, cache_of, check_host
+from atoll.cli.cloud.steps import ADMIN, ADMIN_LIFETIME, cache_of, check_host, check_records
 from atoll.cli.install import configuration, removal, supervision, unit
 from atoll.cli.install.record import UNIT, Installed, load, paths_of
 from atoll.cli.install.wish import Wish, check_host_has, check_ip_is_here, own_address
@@ -29,6 +29,7 @@ from atoll.errors import AtollError, Conflict, Invalid, Malformed, NotFound
 from atoll.identity import store, tls
 from atoll.identity.authority import Authority
 from atoll.identity.claims import server_claims, user_claims
+from atoll.identity.ssh_signing import ensure_trust
 from atoll.images import appliance
 from atoll.images.store import ImageStore
 from atoll.model.network import METADATA_IP
@@ -75,6 +76,7 @@ def plan(directory: Path, wish: Wish) -> Plan:
             f"{directory} holds a cloud that atoll up made",
             hint="use another directory: --dir DIR; or remove the cloud: atoll down --destroy",
         )
+    check_records(Paths(directory))
     with Uplinks() as links:
         check_host_has(wish, links)
         try:
@@ -235,6 +237,8 @@ def _credentials(paths: Paths, planned: Plan) -> Authority:
     names = (planned.address[0], METADATA_IP, "127.0.0.1", "localhost", str(planned.settings["name"]))
     credential = store.server_credential(paths.server)
     store.ensure(credential, authority, server_claims(names), SERVER_LIFETIME, clock.now())
+    # Now, so that the agent need not start a signer for it when it starts.
+    ensure_trust(authority.directory)
     return authority
 
 
@@ -259,7 +263,7 @@ def _give(paths: Paths, planned: Plan, wish: Wish) -> None:
         elif known[wish.subnet.id] != wish.subnet:
             raise Conflict(
                 f"the node has a subnet {wish.subnet.id} already, {known[wish.subnet.id].cidr}, which differs",
-                hint="add another one with: atoll node add-subnet",
+                hint="add another one with: atoll subnet add",
             )
 
 

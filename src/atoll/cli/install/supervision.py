@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
-from pathlib import Path
 from typing import Protocol
 
 from atoll.cli.cloud import agent, keeper
 from atoll.cli.cloud.layout import Paths
+from atoll.cli.cloud.service import SYSTEMD, state_of, systemctl
 from atoll.cli.install.record import UNIT_NAME
 from atoll.errors import HostFailure, TimedOut
 from atoll.system import processes
-
-SYSTEMD = Path("/run/systemd/system")
-"""There while systemd is process 1, and not otherwise: sd_booted(3)."""
 
 
 class Supervision(Protocol):
@@ -64,15 +61,15 @@ class Systemd:
     name = f"systemd ({UNIT_NAME})"
 
     def running(self) -> bool:
-        return _state() == "active"
+        return state_of(UNIT_NAME) == "active"
 
     def start(self, address: tuple[str, int]) -> None:
-        _systemctl("daemon-reload")
-        _systemctl("enable", "--quiet", UNIT_NAME)
-        _systemctl("restart", UNIT_NAME)
+        systemctl("daemon-reload")
+        systemctl("enable", "--quiet", UNIT_NAME)
+        systemctl("restart", UNIT_NAME)
         until = time.monotonic() + agent.START_TIMEOUT_S
         while time.monotonic() < until:
-            if (state := _state()) != "active":
+            if (state := state_of(UNIT_NAME)) != "active":
                 raise HostFailure(f"the agent ended while it started: {UNIT_NAME} is {state}", hint=_LOG)
             try:
                 socket.create_connection(address, timeout=1).close()
@@ -93,13 +90,4 @@ _LOG = f"its log: journalctl -u {UNIT_NAME}"
 def reload() -> None:
     """Have systemd see that a unit has come or gone."""
     if SYSTEMD.is_dir():
-        _systemctl("daemon-reload")
-
-
-def _systemctl(*words: str) -> None:
-    processes.run_blocking(("systemctl", *words), timeout_s=90)
-
-
-def _state() -> str:
-    done = processes.run_blocking(("systemctl", "is-active", UNIT_NAME), check=False)
-    return done.stdout.decode(errors="replace").strip() or "unknown"
+        systemctl("daemon-reload")

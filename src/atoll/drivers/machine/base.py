@@ -57,6 +57,20 @@ class Disk(Struct, frozen=True):
         return size if self.format == "raw" else size + (size >> 6) + (64 << 20)
 
 
+class SharedFolder(Struct, frozen=True):
+    """A folder of the host that a machine has at a place in its guest."""
+
+    name: str
+    source: Path
+    target: str
+    read_only: bool
+    uid: int
+    gid: int
+    """Who the guest's root is there, and its group."""
+    node: tuple[int, int]
+    """What the folder is, by device and inode: what is at `source` when it is used must be the same."""
+
+
 class Machine(Struct, frozen=True):
     """All that a driver needs to run one VM. `directory` is the VM's own, `cgroup` exists already.
 
@@ -100,6 +114,9 @@ class Machine(Struct, frozen=True):
     root_mib: int = 0
     """How much it may change of its image, for kinds that keep that on disk."""
 
+    folders: tuple[SharedFolder, ...] = ()
+    """Only what is to be started has them."""
+
     @property
     def nics(self) -> tuple[Nic, ...]:
         return (self.nic, *self.extra_nics)
@@ -126,6 +143,8 @@ class Seen(Struct, frozen=True):
     """Links of it that somebody removed while it runs: it has none in their place."""
     stalled: bool = False
     """It is paused, since there is no room for what its guest writes."""
+    frozen: bool = False
+    """It is held still, and goes on when it is told to."""
 
 
 OnExit = Callable[[str, Exit], None]
@@ -303,6 +322,20 @@ class CanHotplug(Protocol):
 
 
 @runtime_checkable
+class CanGrowDisks(Protocol):
+    """Disks of machines that run can become larger."""
+
+    def grows_while_used(self, disk: Disk) -> bool:
+        """Whether a guest that has this disk can learn that it has grown."""
+        ...
+
+    async def grow_disk(self, machine: Machine, disk: Disk) -> None:
+        """Make a disk that a running machine has as large as it says, and its guest know it. So large already is
+        success."""
+        ...
+
+
+@runtime_checkable
 class GivesAddress(Protocol):
     """The kind gives machines their address from outside: one that has started has it, and asks nobody."""
 
@@ -327,11 +360,61 @@ class CanStall(Protocol):
 
 
 @runtime_checkable
+class CanFreeze(Protocol):
+    """Machines can be held still: they keep their memory, their links and their places, and use no CPU."""
+
+    async def freeze(self, machine: Machine) -> None:
+        """Hold a running machine still. Held already is success. Conflict when it does not run."""
+        ...
+
+    async def thaw(self, machine: Machine) -> None:
+        """Let it go on. Not held is success. Conflict when it does not run."""
+        ...
+
+
+@runtime_checkable
+class CanSave(CanFreeze, Protocol):
+    """The memory of a machine can be kept in its VM's directory, and a machine go on from it later."""
+
+    def check_savable(self, machine: Machine) -> None:
+        """Conflict when this machine cannot."""
+        ...
+
+    async def save(self, machine: Machine) -> None:
+        """Keep what a machine that is held still has in memory, whole and for good. It must not go on afterwards,
+        unless `forget_saved` has been called. A failure leaves nothing kept."""
+        ...
+
+    async def restore(self, machine: Machine) -> None:
+        """As `start`, with the memory that was kept; held still. It is kept on. Conflict when it does not fit any
+        longer, or there is none."""
+        ...
+
+    async def forget_saved(self, machine: Machine) -> None:
+        """Keep it no longer. None kept is success."""
+        ...
+
+
+@runtime_checkable
 class KeepsRoot(Protocol):
     """The kind keeps on disk what a machine changes of its image, and holds the machine to its `root_mib`."""
 
     async def root_limit(self) -> str:
         """How it is held to that, in words."""
+        ...
+
+
+@runtime_checkable
+class CanShare(Protocol):
+    """Machines can have folders of the host: those that they are started with, until they end.
+
+    In a folder the root of a guest has the rights of the folder's owner, no other, and its users have what everybody
+    has. Programs in it get no rights from their files, and devices in it are none. A folder that is gone, or another
+    one by now, is a Conflict, and the machine is not started.
+    """
+
+    def share_problem(self) -> str:
+        """Why machines of this kind have none on this host; empty: they can have them."""
         ...
 
 
@@ -417,6 +500,10 @@ CAPABILITIES: dict[str, type] = {
     "display": HasDisplay,
     "hardware": HasHardware,
     "disks": CanHotplug,
+    "grow-disks": CanGrowDisks,
+    "shares": CanShare,
+    "suspend": CanFreeze,
+    "suspend-to-disk": CanSave,
     "address": GivesAddress,
     "resize-memory": CanResizeMemory,
     "fork": CanFork,

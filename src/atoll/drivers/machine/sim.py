@@ -8,6 +8,7 @@ A template is a file too, `sim-template.json`. Writes files in the directories o
 from __future__ import annotations
 
 import asyncio
+import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,19 +35,21 @@ from atoll.model.hardware import Watchdog
 from atoll.model.node import DriverInfo
 from atoll.model.vm import MachineType
 from atoll.model.volume import DiskInterface
-from atoll.system import aside, files
+from atoll.system import aside, files, folders
 from atoll.system.undo import Undo
 
 STEPS = (
     *("start", "started", "power_down", "kill", "reset", "inspect", "console", "display", "exec"),
     *("make_template", "load_template", "fork", "identify", "rehearse", "park"),
-    *("attach", "detach", "resume"),
+    *("attach", "detach", "grow_disk", "resume", "freeze", "thaw"),
+    *("save", "restore"),
 )
 """Where a fault can strike. `started` is the last moment of a start, when all of it has to be undone."""
 
 _OWN = "sim"
 _RECORD = "sim/record.json"
 _TEMPLATE = "sim-template.json"
+_SAVED = "sim.saved"
 _WHOLE = b"{}"
 _CONSOLE_LOG = "console.log"
 _RECORD_LIMIT = 4096
@@ -68,6 +71,7 @@ class Record(Struct, frozen=True):
     screen: bool = False
     macs: tuple[str, ...] = ()
     stalled: bool = False
+    frozen: bool = False
 
 
 class SimFaults:
@@ -151,6 +155,9 @@ class SimDriver:
     async def describe(self) -> DriverInfo:
         return DriverInfo(name=self.name, capabilities=capabilities_of(self))
 
+    def share_problem(self) -> str:
+        return ""
+
     async def start(self, machine: Machine) -> None:
         self.faults.strike("start", machine.ip)
         await self._ensure_started(machine)
@@ -212,8 +219,8 @@ class SimDriver:
 
     async def power_down(self, machine: Machine) -> None:
         self.faults.strike("power_down", machine.ip)
-        self._running(machine, "powering it down")
-        if machine.ip not in self.faults.deaf:
+        record = self._running(machine, "powering it down")
+        if machine.ip not in self.faults.deaf and not record.frozen:
             await self.guest_powers_off(machine)
 
     async def kill(self, machine: Machine) -> None:
@@ -233,6 +240,44 @@ class SimDriver:
         self._running(machine, "letting it go on")
         self._write_stalled(machine, machine.ip in self.faults.full)
 
+    async def freeze(self, machine: Machine) -> None:
+        self.faults.strike("freeze", machine.ip)
+        self._hold(machine, True)
+
+    async def thaw(self, machine: Machine) -> None:
+        self.faults.strike("thaw", machine.ip)
+        self._hold(machine, False)
+
+    def _hold(self, machine: Machine, frozen: bool) -> None:
+        record = self._running(machine, "holding it still" if frozen else "letting it go on")
+        if record.frozen is not frozen:
+            _write(machine, msgspec.structs.replace(record, frozen=frozen))
+
+    def check_savable(self, machine: Machine) -> None:
+        if machine.watchdog is not Watchdog.NONE:
+            raise Conflict(
+                f"machine {machine.name}: one with a watchdog is not saved", hint="expected in a test"
+            )
+
+    async def save(self, machine: Machine) -> None:
+        record = self._running(machine, "keeping its memory")
+        if not record.frozen:
+            raise HostFailure(f"machine {machine.name}: keeping its memory: it is not held still")
+        self.faults.strike("save", machine.ip)
+        files.write_durably(machine.directory / _SAVED, msgspec.json.encode(record))
+
+    async def restore(self, machine: Machine) -> None:
+        self.faults.strike("restore", machine.ip)
+        path = machine.directory / _SAVED
+        if not path.exists():
+            raise Conflict(f"machine {machine.name}: none of its memory is kept", hint="start it anew")
+        kept = msgspec.json.decode(files.read_limited(path, _RECORD_LIMIT), type=Record)
+        await self._ensure_started(machine)
+        _write(machine, kept)
+
+    async def forget_saved(self, machine: Machine) -> None:
+        (machine.directory / _SAVED).unlink(missing_ok=True)
+
     async def inspect(self, machines: Sequence[Machine]) -> Mapping[str, Seen]:
         seen: dict[str, Seen] = {}
         for machine in machines:
@@ -241,7 +286,9 @@ class SimDriver:
             if record is None:
                 continue
             lost = (machine.nic.link,) if record.exit is None and machine.ip in self.faults.lost else ()
-            seen[machine.ip] = Seen(machine.ip, record.pid, record.exit, lost, stalled=record.stalled)
+            seen[machine.ip] = Seen(
+                machine.ip, record.pid, record.exit, lost, stalled=record.stalled, frozen=record.frozen
+            )
             if record.exit is None:
                 self._watched.add(machine.ip)
         return seen
@@ -311,6 +358,16 @@ class SimDriver:
         kept = tuple(disk for disk in record.disks if disk != name)
         _write(machine, msgspec.structs.replace(record, disks=kept))
 
+    def grows_while_used(self, disk: Disk) -> bool:
+        return disk.interface is DiskInterface.VIRTIO
+
+    async def grow_disk(self, machine: Machine, disk: Disk) -> None:
+        self.faults.strike("grow_disk", machine.ip)
+        self._running(machine, f"growing disk {disk.name}")
+        _check_there(disk)
+        if disk.path is not None and disk.format == "raw":
+            await aside.run(os.truncate, disk.path, disk.size_mib << 20)
+
     def disks_of(self, machine: Machine) -> tuple[str, ...]:
         """What a guest would find, in its order."""
         record = _read(machine)
@@ -361,6 +418,9 @@ class SimDriver:
             undo.add(aside.run, files.remove_tree, machine.directory / _OWN)
             for disk in machine.disks:
                 _check_there(disk)
+            for folder in machine.folders:
+                with folders.opened(folder.source, folder.node):
+                    pass
             names = tuple(disk.name for disk in machine.disks)
             pid = _FIRST_PID + zlib.crc32(machine.ip.encode())
             macs = tuple(nic.mac for nic in machine.nics)

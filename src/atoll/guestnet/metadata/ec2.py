@@ -14,11 +14,12 @@ from atoll.model.ssh import comment_of
 VERSIONS = ("1.0", "2007-01-19", "2009-04-04", "2016-09-02", "2018-09-24", "2021-03-23")
 """cloud-init begins with 2009-04-04 and goes on to the newest that it knows."""
 
+META_DATA = "meta-data/"
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def leaves(guest: Guest) -> Leaves:
-    found = {f"meta-data/{path}": leaf for path, leaf in _meta_data(guest).items()}
+    found = {f"{META_DATA}{path}": leaf for path, leaf in _meta_data(guest).items()}
     found["dynamic/instance-identity/document"] = ec2_document(guest)
     if guest.user_data is not None:
         found["user-data"] = Leaf(lambda now: guest.read_user_data(), BYTES)
@@ -94,10 +95,16 @@ def _key_name(index: int, key: str) -> str:
 
 
 def _iam(guest: Guest) -> Leaves:
-    """Credentials of the public cloud, if the VM's role is one there."""
-    cloud = guest.credentials.cloud if guest.credentials else None
-    if guest.vm.role is None or cloud is None:
+    """Credentials of the public cloud, if the VM's role is one there; or why there are none."""
+    if guest.vm.role is None:
         return {}
+    cloud = guest.credentials.cloud if guest.credentials else None
+    if cloud is None:
+        failed = {
+            "Code": "Failed",
+            "Message": guest.vm.role_problem or guest.vm.role_cloud or "not issued yet",
+        }
+        return _iam_leaves(guest.vm.role, failed, failed)
     times = {
         "LastUpdated": f"{cloud.issued_at:{TIME}}",
         "Expiration": f"{cloud.expires_at:{TIME}}",
@@ -111,7 +118,11 @@ def _iam(guest: Guest) -> Leaves:
         **times,
     }
     info = {"Code": "Success", "LastUpdated": times["LastUpdated"], "InstanceProfileId": guest.vm.role}
+    return _iam_leaves(guest.vm.role, info, credentials)
+
+
+def _iam_leaves(role: str, info: dict[str, str], credentials: dict[str, str]) -> Leaves:
     return {
         "iam/info": Leaf(msgspec.json.encode(info), JSON),
-        f"iam/security-credentials/{guest.vm.role}": Leaf(msgspec.json.encode(credentials), JSON),
+        f"iam/security-credentials/{role}": Leaf(msgspec.json.encode(credentials), JSON),
     }

@@ -46,6 +46,8 @@ class Guest(Struct, frozen=True):
     place: Place = Place()
     extra_subnets: tuple[Subnet, ...] = ()
     """Those of its other interfaces, in their order."""
+    ssh_ca: str = ""
+    """The public key of the CA whose certificates let its owners in by SSH; empty: there is none."""
 
     @property
     def interfaces(self) -> list[Interface]:

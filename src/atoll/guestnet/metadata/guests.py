@@ -25,3 +25,7 @@ class Guests(Protocol):
     async def settle(self, guest: Guest) -> None:
         """Wait until what has to be issued to this guest first has been."""
         ...
+
+    async def certify_host(self, guest: Guest, key: str) -> str:
+        """A certificate for this key as that of the guest's SSH server; or why there is none."""
+        ...

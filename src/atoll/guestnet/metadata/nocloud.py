@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from atoll.guestnet.metadata.guest import BYTES, Guest, Leaf, Leaves
+from atoll.guestnet.metadata.ssh import vendor_data
 from atoll.model.network import METADATA_IP, Subnet
 from atoll.model.vm import VM
 
@@ -31,7 +32,7 @@ def leaves(guest: Guest) -> Leaves:
     return {
         "meta-data": _yaml(_meta_data(guest)),
         "user-data": Leaf(lambda now: guest.read_user_data(), BYTES),
-        "vendor-data": Leaf(b"", YAML),
+        "vendor-data": Leaf(vendor_data(guest), YAML),
         "network-config": _yaml(_network_config(guest)),
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from atoll.guestnet.metadata.guest import BYTES, JSON, Guest, Interface, Leaf, Leaves
+from atoll.guestnet.metadata.ssh import vendor_data
 from atoll.model.ssh import comment_of
 
 VERSIONS = ("2012-08-10", "2015-10-15", "2016-06-30", "2016-10-06", "2017-02-22", "2018-08-27", "latest")
@@ -16,7 +17,7 @@ def leaves(guest: Guest) -> Leaves:
     found = {
         "meta_data.json": _json(_meta_data(guest)),
         "network_data.json": _json(_network_data(guest)),
-        "vendor_data.json": _json({}),
+        "vendor_data.json": _json(_vendor_data(guest)),
         "vendor_data2.json": _json({}),
     }
     if guest.user_data is not None:
@@ -41,6 +42,11 @@ def _meta_data(guest: Guest) -> dict[str, Any]:
         ],
         "devices": [],
     }
+
+
+def _vendor_data(guest: Guest) -> dict[str, Any]:
+    script = vendor_data(guest)
+    return {"cloud-init": script.decode()} if script else {}
 
 
 def _network_data(guest: Guest) -> dict[str, Any]:

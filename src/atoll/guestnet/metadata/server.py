@@ -15,11 +15,12 @@ from typing import cast
 
 from aiohttp import web
 
-from atoll.errors import HostFailure
+from atoll.errors import AtollError, HostFailure
 from atoll.guestnet.http.connection import Connection, Counters, response
 from atoll.guestnet.http.found import TEXT, Found
 from atoll.guestnet.http.limits import Limits, Shares
-from atoll.guestnet.metadata.guest import NOT_FOUND
+from atoll.guestnet.metadata import ssh
+from atoll.guestnet.metadata.guest import NOT_FOUND, Guest
 from atoll.guestnet.metadata.guests import Guests
 from atoll.guestnet.metadata.tokens import UNAUTHORIZED, Tokens
 from atoll.guestnet.metadata.tree import TOKEN_PATH, respond, wants_credentials
@@ -92,7 +93,7 @@ class MetadataServer:
             await self._guests.settle(guest)
         if request.path == TOKEN_PATH:
             connection.stay_near()
-        answer = response(self._find_answer(request, connection.ip))
+        answer = response(await self._find_answer(request, connection.ip))
         if request.body_exists or connection.is_old:
             answer.force_close()
         return answer
@@ -107,7 +108,7 @@ class MetadataServer:
             await asyncio.sleep(1 - now % 1)
             now = clock.monotonic()
 
-    def _find_answer(self, request: web.BaseRequest, ip: str) -> Found:
+    async def _find_answer(self, request: web.BaseRequest, ip: str) -> Found:
         guest = self._guests.guest(ip)
         if guest is None:
             return NOT_FOUND
@@ -118,10 +119,21 @@ class MetadataServer:
             return self._tokens.give(request.headers, vm.instance_id, now_s)
         if not self._tokens.admits(request.headers, vm.instance_id, now_s, required=vm.imdsv2_required):
             return UNAUTHORIZED
+        if request.path == ssh.CERTIFICATE_PATH and guest.ssh_ca:
+            return await self._certify(request, guest)
         found = respond(request.path, guest, clock.now())
         if found.status == 200 and request.method == "GET":
             self._guests.read(guest, request.path)
         return found
+
+    async def _certify(self, request: web.BaseRequest, guest: Guest) -> Found:
+        key = request.headers.get(ssh.KEY_HEADER)
+        if key is None:
+            return ssh.NO_KEY
+        try:
+            return Found(200, TEXT, (await self._guests.certify_host(guest, key)).encode())
+        except AtollError as error:
+            return ssh.refused(error)
 
 
 def _refusal(request: web.BaseRequest) -> Found | None:

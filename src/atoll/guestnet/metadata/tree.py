@@ -4,6 +4,7 @@
     /latest/…, /<date>/…                EC2
     /openstack/<date or latest>/…       OpenStack
     /nocloud/…                          NoCloud
+    /atoll/…                            our own: how owners log in
 
 A directory lists its children, one per line, directories with a slash behind; the roots of EC2 and OpenStack
 list versions, which have none.
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from atoll.guestnet.http.found import TEXT, Found
-from atoll.guestnet.metadata import ec2, nocloud, openstack, smallstack
+from atoll.guestnet.metadata import ec2, nocloud, openstack, smallstack, ssh
 from atoll.guestnet.metadata.guest import NOT_FOUND, Guest, Leaves
 
 TOKEN_PATH = "/latest/api/token"  # noqa: S105 - a path
@@ -28,13 +29,19 @@ def respond(path: str, guest: Guest | None, now: datetime) -> Found:
     if guest is None:
         return NOT_FOUND
     directory = path if path.endswith("/") else f"{path}/"
+    if directory == "/":
+        return Found(200, TEXT, "\n".join(_tops(guest)).encode())
     if directory in _LISTINGS:
         return Found(200, TEXT, _LISTINGS[directory])
     root = next((root for root in _ROOTS if directory.startswith(root)), None)
     if root is None:
         return NOT_FOUND
     leaves = _ROOTS[root](guest)
-    leaf = leaves.get(path[len(root) :]) or leaves.get(directory[len(root) :])
+    within = path[len(root) :]
+    leaf = leaves.get(within) or leaves.get(directory[len(root) :])
+    if leaf is None and within.startswith(ec2.META_DATA):
+        # A value is there with a slash behind it too: botocore asks so for the zone.
+        leaf = leaves.get(within.removesuffix("/"))
     if leaf is not None:
         return Found(200, leaf.content_type, leaf.read(now))
     children = _children(directory[len(root) :], leaves)
@@ -60,6 +67,11 @@ def _children(directory: str, leaves: Leaves) -> list[str]:
     return sorted({rest[: rest.find("/") + 1] or rest for rest in below})
 
 
+def _tops(guest: Guest) -> list[str]:
+    own = ["atoll/"] if ssh.leaves(guest) else []
+    return [*ec2.VERSIONS, "latest", *own, "datasource/", "nocloud/", "openstack/"]
+
+
 def _latest(guest: Guest) -> Leaves:
     return ec2.leaves(guest) | smallstack.latest(guest)
 
@@ -68,10 +80,10 @@ _ROOTS: dict[str, _Plant] = {
     "/datasource/": smallstack.datasource,
     "/latest/": _latest,
     "/nocloud/": nocloud.leaves,
+    "/atoll/": ssh.leaves,
     **{f"/{version}/": ec2.leaves for version in ec2.VERSIONS},
     **{f"/openstack/{version}/": openstack.leaves for version in openstack.VERSIONS},
 }
 _LISTINGS: dict[str, bytes] = {
-    "/": "\n".join([*ec2.VERSIONS, "latest", "datasource/", "nocloud/", "openstack/"]).encode(),
     "/openstack/": "\n".join(openstack.VERSIONS).encode(),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from atoll.drivers.machine.base import Console, HasConsole, HasDisplay
 from atoll.errors import Conflict
 from atoll.hypervisor.launch.machines import Machines
+from atoll.model.lifecycle import how_to_run
 from atoll.model.vm import VM, ConsoleKind, VmState
 
 
@@ -19,7 +20,10 @@ class Screens:
         if _console_of(vm) is ConsoleKind.NONE:
             raise Conflict(f"VM {vm.name}: was made without a console", hint="see: atoll vm log")
         if vm.state is not VmState.RUNNING:
-            raise Conflict(f"VM {vm.name}: is {vm.state}, its console is closed", hint="see: atoll vm log")
+            raise Conflict(
+                f"VM {vm.name}: is {vm.state}, its console is closed",
+                hint=f"{how_to_run(vm)}; or see: atoll vm log {vm.name}",
+            )
 
     async def console(self, vm: VM) -> Console:
         driver = self._machines.driver(vm.driver)
@@ -33,7 +37,7 @@ class Screens:
                 f"VM {vm.name}: has no screen", hint="create it with: --console vnc; or see: atoll vm console"
             )
         if vm.state is not VmState.RUNNING:
-            raise Conflict(f"VM {vm.name}: is {vm.state}, its screen is dark", hint="start it first")
+            raise Conflict(f"VM {vm.name}: is {vm.state}, its screen is dark", hint=how_to_run(vm))
 
     async def display(self, vm: VM) -> Console:
         driver = self._machines.driver(vm.driver)

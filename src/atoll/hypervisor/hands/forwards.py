@@ -16,6 +16,7 @@ from atoll.api.server import KEEP_ALIVE
 from atoll.errors import AtollError, Conflict
 from atoll.hypervisor.hands.places import Places
 from atoll.hypervisor.launch.machines import Machines
+from atoll.model.lifecycle import how_to_run
 from atoll.model.vm import VM, VmState
 from atoll.system.beside import until_one_ends
 
@@ -31,9 +32,7 @@ class Forwards:
 
     def check(self, vm: VM) -> None:
         if vm.state is not VmState.RUNNING:
-            raise Conflict(
-                f"vm forward: VM {vm.name} is {vm.state}", hint=f"start it first: atoll vm start {vm.name}"
-            )
+            raise Conflict(f"vm forward: VM {vm.name} is {vm.state}", hint=how_to_run(vm))
 
     async def connect(self, vm: VM, port: int) -> sockets.socket:
         """To a port of its guest; Conflict when that does not answer."""

@@ -13,13 +13,14 @@ import signal
 from typing import Any
 
 from atoll.api.codec import decode_body, problem_of
-from atoll.api.hands import MOST_DATA, STDIN, WINDOW, Control, Ended, Told, frame, unframe
+from atoll.api.hands import FIRST_WINDOW, MOST_DATA, STDIN, WINDOW, Control, Ended, Told, frame, unframe
 from atoll.api.route import ByteSocket
 from atoll.drivers.machine.base import HANG_UP_S, CanExec, Process
 from atoll.errors import AtollError, Conflict, Malformed, TimedOut
 from atoll.hypervisor.hands.places import Places
 from atoll.hypervisor.launch.machines import Machines
 from atoll.model.command import TIMED_OUT, Command
+from atoll.model.lifecycle import how_to_run
 from atoll.model.vm import VM, VmState
 
 log = logging.getLogger(__name__)
@@ -48,9 +49,7 @@ class Hands:
                 details={"image": vm.image},
             )
         if vm.state is not VmState.RUNNING:
-            raise Conflict(
-                f"vm exec: VM {vm.name} is {vm.state}", hint=f"start it first: atoll vm start {vm.name}"
-            )
+            raise Conflict(f"vm exec: VM {vm.name} is {vm.state}", hint=how_to_run(vm))
 
     async def start(self, vm: VM, command: Command) -> Process:
         driver = self._machines.driver(vm.driver)
@@ -151,10 +150,15 @@ async def _hear(process: Process, command: Command, socket: ByteSocket, unfed: _
 
 async def _feed(process: Process, socket: ByteSocket, unfed: _Input) -> None:
     """Input to the command, as fast as it takes it."""
+    untold = WINDOW - FIRST_WINDOW
     while (data := await unfed.queue.get()) is not None:
         await process.write(data)
         unfed.size -= len(data)
-        await socket.tell(Told(taken=len(data)))
+        untold += len(data)
+        # Not for every piece, but always before the caller would wait for it.
+        if untold >= FIRST_WINDOW // 4:
+            await socket.tell(Told(taken=untold))
+            untold = 0
     await process.end_input()
     await asyncio.Event().wait()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Awaitable, Callable
 
-from atoll.api.forwards import VM_FORWARD, Target
+from atoll.api.forwards import VM_FORWARD, End, Target
 from atoll.api.hands import VM_EXEC
 from atoll.api.route import Bound, ByteSocket, Call, bind_socket
 from atoll.errors import AtollError
@@ -49,6 +49,8 @@ class HandsHandlers:
         self._forwards.check(permit.vm)
 
         async def talk(socket: ByteSocket) -> None:
+            if call.query.check:
+                return await socket.tell(End())
             try:
                 with self._forwards.places.one(permit.vm, call.identity.user):
                     wire = await self._forwards.connect(permit.vm, call.query.port)

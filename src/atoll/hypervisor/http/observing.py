@@ -68,7 +68,8 @@ class ObservingHandlers:
         return self._meter.read()
 
     async def metrics(self, call: Call[None, None]) -> AsyncIterator[bytes]:
-        more = [*self._quota_families(call.identity), *self._measured()]
+        published = await self._service.publishing.families()
+        more = [*self._quota_families(call.identity), *self._measured(), *published]
         yield metrics(self._service.node(), self._meter.read(), more)
 
     def _quota_families(self, identity: Identity) -> Iterator[Metric]:

@@ -21,6 +21,7 @@ _HIDDEN: dict[str, Any] = {
     "ssh_keys": (),
     "kernel_options": "",
     "role_problem": "",
+    "role_cloud": "",
     "role_credential_expires_at": None,
 }
 

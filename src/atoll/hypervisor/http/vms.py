@@ -6,11 +6,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from atoll.api import changes
+from atoll.api import changes, suspending
 from atoll.api import hypervisor as routes
 from atoll.api.changes import ChangeVm
 from atoll.api.hypervisor import CreateVm, Progress, StopVm, VmFilter, Wait
 from atoll.api.route import Bound, Call, Done, bind, bind_download, bind_stream
+from atoll.api.suspending import SuspendVm
 from atoll.errors import NotFound
 from atoll.hypervisor.http.calls import permit_of, reference
 from atoll.hypervisor.http.views import seen_by, selected
@@ -35,6 +36,8 @@ class VmHandlers:
             bind_stream(routes.VM_START, self.start),
             bind(routes.VM_STOP, self.stop),
             bind_stream(routes.VM_REBOOT, self.reboot),
+            bind(suspending.VM_SUSPEND, self.suspend),
+            bind(suspending.VM_RESUME, self.resume),
             bind(routes.VM_DESTROY, self.destroy),
             bind_download(routes.VM_USER_DATA, self.user_data),
             bind(changes.VM_CHANGE, self.change),
@@ -64,6 +67,13 @@ class VmHandlers:
     def reboot(self, call: Call[Wait, None]) -> Lines:
         lines = self._life.reboot(permit_of(self._service, "vm.reboot", call), call.body)
         return self._shown("vm.reboot", call, lines)
+
+    async def suspend(self, call: Call[SuspendVm, None]) -> VM:
+        permit = permit_of(self._service, "vm.suspend", call)
+        return await self._service.suspensions.suspend(permit, call.body.to)
+
+    async def resume(self, call: Call[None, None]) -> VM:
+        return await self._service.suspensions.resume(permit_of(self._service, "vm.resume", call))
 
     async def destroy(self, call: Call[None, None]) -> None:
         try:

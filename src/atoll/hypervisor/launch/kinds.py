@@ -9,6 +9,7 @@ from msgspec import Struct
 from atoll.drivers.machine.base import (
     CanHotplug,
     CanResizeMemory,
+    CanShare,
     HasDisplay,
     HasHardware,
     KeepsRoot,
@@ -72,3 +73,11 @@ class Kinds(Struct, frozen=True):
     def with_roots(self) -> frozenset[str]:
         """The kinds that keep roots on the node's disk."""
         return frozenset(name for name, driver in self.drivers.items() if isinstance(driver, KeepsRoot))
+
+    def with_shares(self) -> dict[str, str]:
+        """The kinds that can have folders of the host, each with why not on this one; empty: they can."""
+        return {
+            name: driver.share_problem()
+            for name, driver in self.drivers.items()
+            if isinstance(driver, CanShare)
+        }

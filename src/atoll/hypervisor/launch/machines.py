@@ -29,6 +29,7 @@ from atoll.drivers.machine.base import (
 )
 from atoll.errors import AtollError, HostFailure, NotFound
 from atoll.guestnet.metadata.nocloud import serial_number
+from atoll.hypervisor.launch.folders import Folders
 from atoll.hypervisor.launch.supplies import Supplies
 from atoll.hypervisor.launch.templates import Templates
 from atoll.hypervisor.network.base import Network, Port, ports_of
@@ -70,6 +71,8 @@ class MachinePlace(Struct, frozen=True):
     volume_path: Callable[[str, Volume], Path] = _nowhere
     check_volume: Callable[[Volume], None] = lambda volume: None
     """Refuses one that cannot be used just now."""
+    folders: Folders = Folders()
+    """Those of the host that guests may have."""
 
 
 class Machines:
@@ -173,6 +176,14 @@ class Machines:
         """The kinds of machine that keep roots on the node's disk."""
         return self._kinds.with_roots()
 
+    def share_kinds(self) -> dict[str, str]:
+        """The kinds of machine that can have folders of the host, each with why not on this one."""
+        return self._kinds.with_shares()
+
+    @property
+    def folders(self) -> Folders:
+        return self._place.folders
+
     async def resize_memory(self, vm: VM) -> None:
         """Hold a machine that runs to the memory of its VM. Conflict when it uses more than that."""
         driver = self.driver(vm.driver)
@@ -213,14 +224,21 @@ class Machines:
         await self._run(vm, self.driver(vm.driver).start)
         return StartedBy.COLD
 
+    async def run(self, vm: VM, start: Callable[[Machine], Awaitable[None]]) -> None:
+        """Everything of a running VM, or nothing, in this very way."""
+        await self._run(vm, start)
+
     async def _run(
         self, vm: VM, start: Callable[[Machine], Awaitable[None]], weight: int | None = None
     ) -> None:
-        driver, machine = self.driver(vm.driver), self._bootable(vm)
+        driver, machine = self.driver(vm.driver), self.bootable(vm)
         self._ids_of(vm)  # or it is not run
         for volume in vm.volumes:
             if volume.attached:
                 self._place.check_volume(volume)
+        if vm.shares:
+            found = [await aside.run(self.folders.folder, vm.name, mount) for mount in vm.shares]
+            machine = structs.replace(machine, folders=tuple(found))
         async with Undo() as undo:
             undo.add(aside.run, cgroups.remove, machine.cgroup)
             self.limit(vm, starting=True, weight=weight)
@@ -238,11 +256,11 @@ class Machines:
 
     def template_key(self, vm: VM) -> str | None:
         """The template that this VM could be forked from, whether it is there or not."""
-        return None if self._templates is None else self._templates.key(vm, self._bootable(vm))
+        return None if self._templates is None else self._templates.key(vm, self.bootable(vm))
 
     def want_template(self, vm: VM) -> None:
         if self._templates is not None:
-            self._templates.want(vm, self._bootable(vm))
+            self._templates.want(vm, self.bootable(vm))
 
     async def _fork(self, vm: VM, directory: Path) -> bool:
         """Whether it runs as a copy of this template, and knows who it is."""
@@ -321,7 +339,8 @@ class Machines:
         """What a VM was made of, whatever the image of that name is by now."""
         return self._images.get_digest(vm.image, vm.image_digest)
 
-    def _bootable(self, vm: VM) -> Machine:
+    def bootable(self, vm: VM) -> Machine:
+        """What the driver is told of a VM that it is to run."""
         image = self.image(vm)
         return structs.replace(
             self.machine(vm),

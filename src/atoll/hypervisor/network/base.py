@@ -48,6 +48,10 @@ class Network(Protocol):
         """Bring up the bridges of these subnets, and answer DHCP and metadata on them; on no others any more."""
         ...
 
+    def check_free(self, subnet: Subnet) -> None:
+        """Conflict where the host has a network of its own at the addresses of a new subnet."""
+        ...
+
     async def plug(self, *ports: Port) -> None:
         """Let these interfaces, and nobody else, use their addresses. Comes before their links do."""
         ...

@@ -35,6 +35,7 @@ from atoll.hypervisor.network import answering, dns_metrics, guest_metrics, phys
 from atoll.hypervisor.network.base import Port
 from atoll.hypervisor.network.callers import BridgeCallers, Callers
 from atoll.hypervisor.network.control import ControlPort
+from atoll.hypervisor.network.outside import Outside
 from atoll.model.network import METADATA_IP, METADATA_IP6, Subnet, link_local
 from atoll.plan import firewall, reach
 from atoll.plan.macs import router_mac, service_mac
@@ -119,6 +120,8 @@ class Names(Struct, frozen=True):
     """Tells this node from all others, also tomorrow."""
     guests_reach: tuple[str, ...] = ()
     """Networks that guests of every subnet may open connections to, where the node is their router."""
+    namespace: str | None = None
+    """The network namespace that the node lives in; None: the host's own."""
 
 
 class Backends(Struct, frozen=True):
@@ -129,6 +132,7 @@ class Backends(Struct, frozen=True):
     control: ControlPort
     forwarder: Forwarder | None = None
     """What asks other DNS servers; without it guests are told the node's own names only."""
+    outside: Outside = Outside()
 
 
 class Bridges:
@@ -142,6 +146,8 @@ class Bridges:
         self._library = backends.library
         self._control = backends.control
         self._forwarder = backends.forwarder
+        self._outside = backends.outside
+        self._namespace_of_node = names.namespace
         self._links = Links()
         self._services: dict[str, _Services] = {}
         self._subnets: dict[str, list[Subnet]] = {}
@@ -184,6 +190,10 @@ class Bridges:
             await self._settle(bridge, some)
         for bridge in self._served() - self._subnets.keys():
             await self._abandon(bridge)
+        self._outside.settle(subnets)
+
+    def check_free(self, subnet: Subnet) -> None:
+        self._outside.check_free(subnet)
 
     def _routed(self, subnets: Sequence[Subnet]) -> list[reach.Routed]:
         """The subnets that the node is the router of."""
@@ -200,7 +210,7 @@ class Bridges:
     def _ensure_bridge(self, bridge: str, subnets: Sequence[Subnet]) -> None:
         for subnet in subnets:
             if subnet.bridge:
-                physical.ensure_bridge(subnet)
+                physical.ensure_bridge(subnet, self._namespace_of_node)
         own = [subnet for subnet in subnets if not subnet.bridge]
         if not own:
             return

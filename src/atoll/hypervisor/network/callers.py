@@ -16,12 +16,14 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from atoll.errors import Conflict
 from atoll.guestnet.dhcp.answer import Lease
 from atoll.guestnet.dns.names import Directory, Known, View
 from atoll.guestnet.metadata.guest import Guest, Place
 from atoll.guestnet.netboot.library import Client
 from atoll.hypervisor.credentials import Credentials
 from atoll.hypervisor.network.leases import Leases
+from atoll.hypervisor.ssh import SshCertificates
 from atoll.model.lease import LeaseState, Reservation
 from atoll.model.vm import VM
 from atoll.plan.addresses import Given
@@ -49,10 +51,12 @@ class Callers:
         user_data: Callable[[str], bytes],
         credentials: Credentials | None = None,
         place: Place | None = None,
+        ssh: SshCertificates | None = None,
     ) -> None:
         self._user_data = user_data
         self._credentials = credentials
         self._place = place or Place()
+        self._ssh = ssh
         self._census: Census | None = None
 
     def count(self, census: Census) -> None:
@@ -75,12 +79,19 @@ class Callers:
             self._credentials.of(vm) if self._credentials else None,
             self._place,
             tuple(others),
+            self._ssh.user_ca if self._ssh else "",
         )
 
     async def settle(self, vm: VM) -> None:
         """Wait for credentials of this VM that are just being issued."""
         if self._credentials is not None:
             await self._credentials.settle(vm)
+
+    async def certify_host(self, vm: VM, key: str) -> str:
+        """A certificate for the key of this VM's SSH server."""
+        if self._ssh is None:
+            raise Conflict(f"VM {vm.name}: its node signs no SSH certificates")
+        return await self._ssh.certify(vm, key)
 
 
 class BridgeCallers:
@@ -125,6 +136,9 @@ class BridgeCallers:
 
     async def settle(self, guest: Guest) -> None:
         await self._all.settle(guest.vm)
+
+    async def certify_host(self, guest: Guest, key: str) -> str:
+        return await self._all.certify_host(guest.vm, key)
 
     def client(self, ip: str) -> Client | None:
         """A VM boots from its first interface."""

@@ -12,7 +12,7 @@ import socket
 from atoll.errors import HostFailure
 from atoll.model.network import METADATA_IP
 from atoll.serving.door.door import BACKLOG, Door, Listener
-from atoll.system import listening, namespaces
+from atoll.system import listening
 
 
 class ControlPort:
@@ -58,7 +58,7 @@ class ControlPort:
             door.take(accepted, f"{ip.partition('%')[0]} on {bridge}")
 
         try:
-            opened = namespaces.inside(namespace, lambda: listening.at(METADATA_IP, self._port, BACKLOG))
+            opened = listening.at(METADATA_IP, self._port, BACKLOG, namespace)
         except OSError as error:
             raise HostFailure(
                 f"listening on {METADATA_IP}:{self._port} in namespace {namespace}: {error.strerror or error}",

@@ -19,11 +19,13 @@ from atoll.model.lease import Reservation
 from atoll.model.network import Address, Subnet
 from atoll.model.node import Pool
 from atoll.model.quota import Holder, Limits, Quotas
+from atoll.model.share import Share
 from atoll.model.vm import VM, VmNic
 from atoll.plan.addresses import Given, Place, free_addresses
 from atoll.plan.quotas import limits_of, with_limits, without_limits
+from atoll.plan.shares import users_of, with_share, without_share
 from atoll.serving.signals import Signal
-from atoll.system import clock, steps
+from atoll.system import aside, clock, steps
 
 
 async def _nobody_there(places: Collection[Place]) -> None:
@@ -113,6 +115,8 @@ class Holdings:
     async def add_subnet(self, subnet: Subnet) -> None:
         async with self._lock:
             given = self.given.add_subnet(subnet)
+            if given != self.given:
+                await aside.run(self._network.check_free, subnet)
             await self._network.serve(given.subnets)
             await self._keep(given)
 
@@ -193,6 +197,22 @@ class Holdings:
     async def _keep_quotas(self, quotas: Quotas) -> None:
         await self._keep(structs.replace(self.given, quotas=quotas))
         steps.step("quota.recorded")
+
+    async def allow_share(self, share: Share) -> None:
+        """Guests may have this folder. The same again is a success."""
+        async with self._lock:
+            users = users_of(share.name, self._vms.with_coming())
+            await self._keep(structs.replace(self.given, shares=with_share(self.given.shares, share, users)))
+            steps.step("share.allowed")
+
+    async def deny_share(self, name: str) -> None:
+        """No guest may have it any longer. Already gone is success."""
+        async with self._lock:
+            # No await from the check to the change: no VM gets it in between.
+            users = users_of(name, self._vms.with_coming())
+            left = without_share(self.given.shares, name, users)
+            await self._take_back(structs.replace(self.given, shares=left))
+            steps.step("share.denied")
 
     async def set_overcommit(self, changes: Mapping[str, float | None]) -> None:
         """How often CPUs and memory may be promised. VMs that are there stay."""

@@ -23,16 +23,12 @@ def ensure_bridges(bridges: Mapping[str, str]) -> None:
             links.ensure_bridge_over(port, bridge)
 
 
-def ensure_bridge(subnet: Subnet) -> None:
-    """The bridge that a subnet names is there; that of its VLAN is made."""
+def ensure_bridge(subnet: Subnet, namespace: str | None = None) -> None:
+    """The bridge that a subnet names is there; that of its VLAN is made. `namespace`: the name of where we are."""
     with Uplinks() as links:
         found = links.find(subnet.bridge)
         if found is None:
-            raise NotFound(
-                f"subnet {subnet.id}: bridge {subnet.bridge} does not exist on this node",
-                hint="make it, or have the agent make it over a port: [bridges] in its configuration;"
-                " or leave the bridge out, and the agent makes one of its own",
-            )
+            raise _no_bridge(subnet, namespace)
         if found.kind != "bridge":
             raise Conflict(
                 f"subnet {subnet.id}: link {subnet.bridge} is not a bridge",
@@ -41,6 +37,21 @@ def ensure_bridge(subnet: Subnet) -> None:
         if subnet.vlan is not None:
             port = _port_of(subnet, links.attached(subnet.bridge))
             links.ensure_vlan_bridge(port, subnet.vlan, subnet.bridge_name)
+
+
+def _no_bridge(subnet: Subnet, namespace: str | None) -> NotFound:
+    if namespace is None:
+        return NotFound(
+            f"subnet {subnet.id}: bridge {subnet.bridge} does not exist on this node",
+            hint="make it, or have the agent make it over a port: [bridges] in its configuration;"
+            " or leave the bridge out, and the agent makes one of its own",
+        )
+    return NotFound(
+        f"subnet {subnet.id}: bridge {subnet.bridge} does not exist in network namespace {namespace}, where this"
+        " node lives: bridges of the host are not there",
+        hint="leave the bridge out, and the agent makes one of its own; or give the node a port of the host:"
+        f" ip link set dev PORT netns {namespace}, and [bridges] in its settings",
+    )
 
 
 def _port_of(subnet: Subnet, attached: set[str]) -> str:

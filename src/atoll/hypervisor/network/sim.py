@@ -33,6 +33,9 @@ class SimNetwork:
     async def serve(self, subnets: Sequence[Subnet]) -> None:
         self.served = tuple(subnets)
 
+    def check_free(self, subnet: Subnet) -> None:
+        return
+
     async def plug(self, *ports: Port) -> None:
         loop = asyncio.get_running_loop()
         for port in ports:

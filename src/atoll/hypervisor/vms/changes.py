@@ -2,8 +2,8 @@
 
 What takes hold at once: name (the guest learns it with its next lease), tags, owners, keys, user data, the share of
 the CPUs, the VM's rules, and memory where it is a limit (containers). What a running machine cannot take (memory,
-virtual CPUs, machine type, console, kernel options, watchdog, netboot) is noted, and waits for the next start. A new
-subnet means a new address, and needs a VM that is down.
+virtual CPUs, machine type, console, kernel options, watchdog, netboot, shares) is noted, and waits for the next start.
+A new subnet means a new address, and needs a VM that is down.
 
 Effects: through inventory, records and machines.
 """
@@ -18,14 +18,21 @@ from msgspec import UNSET, structs
 
 from atoll.api.changes import ChangeVm
 from atoll.errors import Conflict, Denied, Invalid, NotFound
-from atoll.hypervisor.vms.creation import check_expiry, check_hardware, check_memory, check_screen
+from atoll.hypervisor.vms.creation import (
+    check_expiry,
+    check_hardware,
+    check_memory,
+    check_screen,
+    check_shares,
+)
 from atoll.hypervisor.vms.permits import Permit
 from atoll.hypervisor.vms.room import Room
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.identity.access import check_subnet
 from atoll.model.checks import check_tags
 from atoll.model.identity import Identity
-from atoll.model.lifecycle import Action, begin
+from atoll.model.lifecycle import HELD, Action, begin
+from atoll.model.share import check_mounts
 from atoll.model.vm import (
     MAX_OWNERS,
     VM,
@@ -38,10 +45,11 @@ from atoll.model.vm import (
     check_watchdog,
     vcpus_for,
 )
-from atoll.model.volume import Volume, check_interfaces
+from atoll.model.volume import ROOT, Volume, check_interfaces
 from atoll.plan import capacity
 from atoll.plan.addresses import check_gives_key, choose, free_addresses, nic_of
 from atoll.plan.honours import check_honoured, remarks
+from atoll.plan.shares import with_mounts
 from atoll.system import aside, clock, steps
 
 _AS_GIVEN = (
@@ -64,7 +72,7 @@ _AS_GIVEN = (
 )
 _NEEDS_RESTART = (
     *("memory_mib", "vcpus", "machine_type", "console", "volumes"),
-    *("kernel_options", "watchdog", "watchdog_action", "netboot"),
+    *("kernel_options", "watchdog", "watchdog_action", "netboot", "shares"),
 )
 
 
@@ -147,7 +155,8 @@ class Changes:
         if differences:
             new = await self._vms.update(vm, **differences)
             steps.step("change.recorded")
-        if "milli_cpus" in differences and new.state is VmState.RUNNING:
+        has_machine = new.state is VmState.RUNNING or (new.state in HELD and not new.is_on_disk)
+        if "milli_cpus" in differences and has_machine:
             self._bench.machines.limit(new, starting=False)
         return new
 
@@ -173,6 +182,8 @@ def plan_change(vm: VM, change: ChangeVm, identity: Identity, room: Room, now: d
     check_interfaces(new.volumes, has_pci=new.machine_type is not MachineType.MICROVM)
     check_screen(new, room.screen_kinds)
     check_hardware(new, room.hardware_kinds)
+    if change.add_shares is not UNSET or change.remove_shares is not UNSET:
+        new = _with_shares(new, change, identity, room)
     if "owner_users" in given or "owner_groups" in given:
         _check_owners(vm, new, identity, room)
     if change.subnet is not UNSET and change.subnet != vm.subnet:
@@ -184,9 +195,20 @@ def plan_change(vm: VM, change: ChangeVm, identity: Identity, room: Room, now: d
     return new
 
 
+def _with_shares(vm: VM, change: ChangeVm, identity: Identity, room: Room) -> VM:
+    added = () if change.add_shares is UNSET else change.add_shares
+    removed = () if change.remove_shares is UNSET else change.remove_shares
+    shares = with_mounts(vm.shares, added, removed)
+    check_mounts(shares)
+    new = structs.replace(vm, shares=shares)
+    if added:
+        check_shares(new, added, identity, room, f"changing VM {vm.name} on {room.node}")
+    return new
+
+
 def with_pending(vm: VM, new: VM) -> VM:
     """What a machine that runs cannot take is noted as waiting for its next start. Pure."""
-    if vm.state is not VmState.RUNNING:
+    if vm.state is not VmState.RUNNING and vm.state not in HELD:
         return structs.replace(new, running=None, pending=())
     running = vm.running or running_as(vm)
     wanted = running_as(new)
@@ -202,7 +224,7 @@ def with_volumes(vm: VM, volumes: tuple[Volume, ...]) -> dict[str, Any]:
 
 def _with_live(vm: VM, new: VM, room: Room) -> VM:
     """The VM whose machine has what it takes while it runs, where its kind does. Pure."""
-    if vm.driver not in room.memory_kinds:
+    if vm.driver not in room.memory_kinds or vm.state in HELD:
         return vm
     running = structs.replace(vm.running or running_as(vm), memory_mib=new.memory_mib, vcpus=new.vcpus)
     return structs.replace(vm, running=running)
@@ -221,7 +243,21 @@ def running_as(vm: VM) -> Running:
         watchdog=vm.watchdog,
         watchdog_action=vm.watchdog_action,
         netboot=vm.netboot,
+        shares=vm.shares,
     )
+
+
+def as_started(vm: VM) -> VM:
+    """The VM as its machine was started, whatever was changed since. Pure."""
+    if vm.running is None:
+        return vm
+    was = structs.asdict(vm.running)
+    had = was.pop("volumes")
+    volumes = tuple(
+        structs.replace(volume, attached=volume.name in had) if volume.name != ROOT else volume
+        for volume in vm.volumes
+    )
+    return structs.replace(vm, volumes=volumes, **was)
 
 
 def with_primary(owners: tuple[str, ...], user: str) -> tuple[str, ...]:

@@ -19,9 +19,10 @@ from atoll.model.hardware import Netboot, Watchdog
 from atoll.model.identity import Identity
 from atoll.model.image import Image
 from atoll.model.network import Subnet
+from atoll.model.share import ShareMount
 from atoll.model.vm import VM, ConsoleKind, VmNic, VmSpec, VmState, instance_id_of, vcpus_for
 from atoll.model.volume import Volume, VolumeFormat, VolumeSpec, VolumeType
-from atoll.plan import capacity
+from atoll.plan import capacity, shares
 from atoll.plan.addresses import check_gives_key, choose, free_addresses, nic_of
 from atoll.plan.honours import check_honoured, remarks
 from atoll.plan.volumes import check_root, place
@@ -105,6 +106,7 @@ def plan_vm(
         watchdog_action=spec.watchdog_action,
         netboot=spec.netboot,
         role_credential_expires_at=credential_ends_at,
+        shares=spec.shares,
     )
     doing = f"creating a VM on {room.node}"
     room.check_quotas(vm, None, doing)
@@ -112,6 +114,7 @@ def plan_vm(
     check_disks(vm, room.disk_kinds)
     check_screen(vm, room.screen_kinds)
     check_hardware(vm, room.hardware_kinds)
+    check_shares(vm, spec.shares, identity, room, doing)
     if vm.root_mib is not None:
         check_root(vm.root_mib, room.spaces, room.volumes)
     check_honoured(vm, image, request.user_data)
@@ -184,6 +187,14 @@ def check_hardware(vm: VM, kinds: Collection[str]) -> None:
                 f"VM {vm.name}: {what}: machines of kind {vm.driver} have the kernel of their host",
                 hint=f"these have one of their own: {', '.join(sorted(kinds)) or 'none on this node'}",
             )
+
+
+def check_shares(vm: VM, asked: Sequence[ShareMount], identity: Identity, room: Room, doing: str) -> None:
+    """Refuse folders that its kind or its node has not, or that are not for the caller."""
+    shares.check_kind(vm, room.share_kinds)
+    for mount in asked:
+        operates = room.operators.include(identity)
+        shares.check_mount(mount, room.shares, identity, doing, operates=operates)
 
 
 def check_expiry(expires_at: datetime | None, now: datetime) -> datetime | None:

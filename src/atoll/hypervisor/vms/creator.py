@@ -67,7 +67,7 @@ class Creator:
             yield Done(found)
             return
         claim = self._claim(request, identity, found)
-        vm = claim.vm
+        vm = self._vms.current(claim.vm)
         self._stages.begin(vm, began)
         with self._making(vm, identity.user, note) as making:
             async with self._vms.lock(vm), Undo() as undo:

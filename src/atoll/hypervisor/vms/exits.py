@@ -13,7 +13,7 @@ from atoll.errors import AtollError
 from atoll.hypervisor.vms.awaited_exits import AwaitedExits
 from atoll.hypervisor.vms.policies import Policies
 from atoll.hypervisor.vms.workbench import Workbench
-from atoll.model.lifecycle import Happening, after
+from atoll.model.lifecycle import HELD, Happening, after
 from atoll.model.vm import VM, VmState
 from atoll.plan.recovery import Want
 from atoll.system import steps
@@ -27,7 +27,7 @@ _WHY = {
     Exit.CRASHED: "the machine ended unexpectedly",
     Exit.OVERFULL: "the machine was ended: it wrote more to its root than that is large",
 }
-_UP = frozenset({VmState.STARTING, VmState.RUNNING})
+_UP = frozenset({VmState.STARTING, VmState.RUNNING, *HELD})
 
 
 class Exits:
@@ -69,6 +69,8 @@ class Exits:
         async with self._vms.lock(vm):
             if not self._vms.holds(vm) or self._vms.current(vm).state not in _UP:
                 return True
+            if self._vms.current(vm).is_on_disk:
+                return True
             try:
                 seen = await self._machines.seen(vm)
                 # Old news if it was started again before it was our turn.
@@ -80,20 +82,27 @@ class Exits:
         return True
 
     async def _note(self, vm: VM, exit_: Exit) -> None:
-        """It went down by itself. Its own rules say what becomes of it."""
+        """It went down by itself."""
         powered_off = exit_ is Exit.POWERED_OFF
-        verdict = self._policies.verdict(vm, powered_off)
-        if verdict.destroy:
-            await self._policies.destroy_on_power_down(vm)
-            return
         happening = Happening.POWERED_OFF if powered_off else Happening.DIED
-        await self._vms.update(
-            vm,
-            state=after(VmState.RUNNING, happening),
-            want=Want.STOPPED if powered_off and verdict.restart_at is None else Want.RUNNING,
-            reason=f"{_WHY[exit_]}; {verdict.note}" if verdict.note else _WHY[exit_],
-            restart_at=verdict.restart_at,
-        )
+        now = self._vms.current(vm)
+        changes: dict[str, object]
+        if now.state in HELD:
+            # Who suspended it did not want it to run: its own rules do not count.
+            reason = f"{_WHY[exit_]} while it was suspended"
+            changes = {"state": after(now.state, happening), "want": Want.STOPPED, "reason": reason}
+        else:
+            verdict = self._policies.verdict(vm, powered_off)
+            if verdict.destroy:
+                await self._policies.destroy_on_power_down(vm)
+                return
+            changes = {
+                "state": after(VmState.RUNNING, happening),
+                "want": Want.STOPPED if powered_off and verdict.restart_at is None else Want.RUNNING,
+                "reason": f"{_WHY[exit_]}; {verdict.note}" if verdict.note else _WHY[exit_],
+                "restart_at": verdict.restart_at,
+            }
+        await self._vms.update(vm, **changes)
         steps.step("exit.noted")
         await self._machines.halt(vm)
         steps.step("exit.halted")

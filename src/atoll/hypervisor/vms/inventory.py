@@ -23,6 +23,7 @@ from atoll.model.lifecycle import DOWN
 from atoll.model.vm import VM, VmState
 from atoll.plan import capacity
 from atoll.plan.addresses import ANYWHERE, Place
+from atoll.plan.kept import kept_of
 from atoll.serving.signals import Signal
 from atoll.system import steps
 
@@ -41,13 +42,17 @@ Carry = Callable[[str, str], Awaitable[None]]
 """Takes what is kept of a VM elsewhere from one address to another."""
 
 
+async def _nothing_leads_there(vm: VM) -> None:
+    """Where nothing is published."""
+
+
 class Inventory:
     """Starts with what the records hold."""
 
     def __init__(self, node: str, records: Records, vms: dict[str, Record]) -> None:
         self._node = node
         self._records = records
-        self._vms = vms
+        self._vms = {ip: _with_kept(record) for ip, record in vms.items()}
         self.changed: Signal[[EventKind, VM]] = Signal()
         """Told of every change, after it is on disk."""
         # Locks live as long as somebody holds or awaits them.
@@ -56,13 +61,15 @@ class Inventory:
         self._coming: dict[object, VM] = {}
         """VMs as they will be when changes that are being written are on disk."""
         self._ports: dict[Mark, PortKey] = {}
-        for record in vms.values():
+        for record in self._vms.values():
             self._ports |= _ports_of(record.vm)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.freed: dict[Place, int] = {}
         """Addresses that were given back; the later, the larger the number."""
         self.reserved: Callable[[], frozenset[Place]] = frozenset
         """Addresses that are set aside for what is no VM yet."""
+        self.leaving: Callable[[VM], Awaitable[None]] = _nothing_leads_there
+        """Awaited before the addresses of a VM are free: nothing that is meant for it goes there from then on."""
 
     def list(self) -> tuple[VM, ...]:
         return tuple(record.vm for record in self._vms.values())
@@ -153,9 +160,9 @@ class Inventory:
     def claim(self, record: Record) -> None:
         """From here on the address is this VM's. Not on disk yet: `update` or `save` does that."""
         vm = record.vm
-        self._vms[vm.ip] = record
+        self._vms[vm.ip] = _with_kept(record)
         self._ports |= _ports_of(vm)
-        self.changed(EventKind.CREATED, vm)
+        self.changed(EventKind.CREATED, self._vms[vm.ip].vm)
 
     async def save(self, vm: VM) -> None:
         """Put it on disk as it is."""
@@ -229,9 +236,9 @@ class Inventory:
             changes.setdefault("reason", "")
         if changes.get("state") in _FRESH:
             # Nothing runs, or it is started as its VM says: nothing waits any more.
-            changes |= {"running": None, "pending": ()}
+            changes |= {"running": None, "pending": (), "suspended": None}
         kept = {name: changes.pop(name) for name in _OF_RECORD & changes.keys()}
-        record = structs.replace(record, vm=structs.replace(record.vm, **changes), **kept)
+        record = _with_kept(structs.replace(record, vm=structs.replace(record.vm, **changes), **kept))
         try:
             await self._records.write(record)
         except AtollError:
@@ -257,6 +264,7 @@ class Inventory:
         last = record.vm
         try:
             steps.step("move.noted")
+            await self.leaving(last)
             await carry(last.ip, to.ip)
             steps.step("move.carried")
             await self._records.move(record)
@@ -279,6 +287,7 @@ class Inventory:
 
     async def _forget(self, vm: VM) -> None:
         last = self.current(vm)
+        await self.leaving(last)
         await self._records.discard(vm.ip)
         self._drop(last)
         for nic in last.all_nics:
@@ -295,6 +304,14 @@ class Inventory:
 
     def _none_such(self, reference: str) -> NotFound:
         return NotFound(f"VM {reference!r}: there is none on {self._node}", hint="see: atoll vm list")
+
+
+def _with_kept(record: Record) -> Record:
+    """What its VM says of its volumes is what they are. Pure."""
+    kept = kept_of(record.vm.volumes)
+    if record.vm.kept == kept:
+        return record
+    return structs.replace(record, vm=structs.replace(record.vm, kept=kept))
 
 
 def _ports_of(vm: VM) -> dict[Mark, PortKey]:

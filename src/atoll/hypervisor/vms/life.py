@@ -16,8 +16,9 @@ from atoll.errors import AtollError, Conflict
 from atoll.hypervisor.vms.awaited_exits import AwaitedExits
 from atoll.hypervisor.vms.permits import Permit
 from atoll.hypervisor.vms.stages import Stages
+from atoll.hypervisor.vms.suspensions import Suspensions
 from atoll.hypervisor.vms.workbench import Workbench
-from atoll.model.lifecycle import Action, begin, check_not_protected
+from atoll.model.lifecycle import HELD, Action, begin, check_not_protected
 from atoll.model.vm import VM, VmState
 from atoll.plan.recovery import Want
 from atoll.system import aside, clock, steps
@@ -31,12 +32,15 @@ REBOOTED = "the host was rebooted; it is started again in its turn"
 class Life:
     """One thing at a time is done to a VM: the methods for callers take its lock, the others expect it."""
 
-    def __init__(self, bench: Workbench, stages: Stages, awaited: AwaitedExits) -> None:
+    def __init__(
+        self, bench: Workbench, stages: Stages, awaited: AwaitedExits, suspensions: Suspensions
+    ) -> None:
         self._bench = bench
         self._vms = bench.vms
         self._machines = bench.machines
         self._stages = stages
         self._awaited = awaited
+        self._suspensions = suspensions
 
     # --- for callers
 
@@ -57,6 +61,13 @@ class Life:
     async def stop(self, permit: Permit, grace_s: float) -> VM:
         """Ask the guest to power down, then end it. One that is down already is a success."""
         async with self._vms.alone_with(permit) as vm:
+            if vm.is_on_disk and grace_s > 0:
+                raise Conflict(
+                    f"cannot stop VM {vm.name}: it is suspended to disk, and cannot hear that it is to power down",
+                    hint=f"let it go on first: atoll vm resume {vm.name};"
+                    f" or end it without its memory: atoll vm stop --force {vm.name}",
+                    details={"state": str(vm.state), "action": str(Action.STOP)},
+                )
             if begin(Action.STOP, vm.name, vm.state) is None:
                 if self._vms.record(vm).want is not Want.RUNNING:
                     return vm
@@ -122,9 +133,12 @@ class Life:
     async def _stop(self, vm: VM, grace_s: float) -> VM:
         await self._vms.update(vm, state=VmState.STOPPING, want=Want.STOPPED)
         steps.step("stop.noted")
+        if vm.state in HELD and grace_s > 0:
+            await self._suspensions.wake(vm)
         obeyed = grace_s > 0 and await self._power_down(vm, grace_s)
         steps.step("stop.asked")
         await self._machines.halt(vm)
+        await self._suspensions.forget(vm)
         steps.step("stop.halted")
         reason = "" if obeyed else "ended by force" + (f" after {grace_s:g} s" if grace_s else "")
         vm = await self._vms.update(vm, state=VmState.STOPPED, reason=reason)
@@ -182,15 +196,15 @@ class Life:
                 await self._vms.update(vm, boot_id=record.boot_id, state=VmState.STOPPED, reason=REBOOTED)
                 raise
 
-    async def adopt(self, vm: VM) -> None:
-        """It ran on while there was no agent."""
+    async def adopt(self, vm: VM, *, held: bool = False) -> None:
+        """It ran on while there was no agent. `held`: it is wanted running, and stands still."""
         self._stages.resume(vm)
         await self._machines.adopt(vm)
-        if vm.state is not VmState.RUNNING:
-            await self._vms.update(vm, state=VmState.RUNNING)
+        await self._suspensions.let_run(vm, held=held)
 
     async def finish_stop(self, vm: VM) -> None:
         """An earlier agent was asked to stop it. Nothing is told anew of one that is stopped already."""
         await self._machines.halt(vm)
+        await self._suspensions.forget(vm)
         if vm.state is not VmState.STOPPED:
             await self._vms.update(vm, state=VmState.STOPPED)

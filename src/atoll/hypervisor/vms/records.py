@@ -38,7 +38,7 @@ from atoll.model.vm import MAX_USER_DATA, UNKNOWN_DRIVER, VM, MachineType, VmNic
 from atoll.plan.addresses import Given, nic_of
 from atoll.plan.ids import Ids
 from atoll.plan.recovery import Want
-from atoll.serving.formats import Format, Unknown
+from atoll.serving.formats import Format, Unknown, needing
 from atoll.serving.vault import Vault
 from atoll.system import aside, files, steps
 from atoll.system.failures import failing
@@ -89,6 +89,8 @@ class Record(Struct, frozen=True):
         return (self.vm,) if self.moving is None else (self.vm, self.moving)
 
 
+SUSPENSIONS_FORMAT = 2
+"""The first whose agents know of VMs that are suspended; others leave such a VM alone."""
 RECORD = Format(Record, number=RECORD_FORMAT, needs=1)
 GIVEN = Format(Given, number=RECORD_FORMAT, needs=1)
 
@@ -200,7 +202,10 @@ class Records:
         return self.directory(record.vm.ip) / "vm.json"
 
     def _encode(self, record: Record) -> bytes:
-        return RECORD.encode(record, self._unknown.get(record.vm.instance_id, {}))
+        unknown = self._unknown.get(record.vm.instance_id, {})
+        if record.vm.suspended is not None or record.want is Want.SUSPENDED:
+            unknown = needing(unknown, SUSPENSIONS_FORMAT)
+        return RECORD.encode(record, unknown)
 
     async def is_on_disk(self, record: Record) -> bool:
         """Whether this is what another agent would read."""

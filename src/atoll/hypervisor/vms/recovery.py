@@ -23,9 +23,10 @@ from atoll.hypervisor.vms.life import Life
 from atoll.hypervisor.vms.lost_links import LostLinks
 from atoll.hypervisor.vms.records import Record
 from atoll.hypervisor.vms.stalls import Stalls
+from atoll.hypervisor.vms.suspensions import Suspensions
 from atoll.hypervisor.vms.workbench import Workbench
 from atoll.model.lifecycle import DOWN
-from atoll.model.vm import VM, VmState
+from atoll.model.vm import VM, SuspendTo, VmState
 from atoll.plan.recovery import Remedy, Want, remedy
 from atoll.system import aside, cgroups, steps
 
@@ -40,6 +41,7 @@ class Recovering(Protocol):
     exits: Exits
     lost_links: LostLinks
     stalls: Stalls
+    suspensions: Suspensions
 
     async def sweep(self) -> None: ...
 
@@ -99,6 +101,7 @@ def _action(record: Record, seen: Seen | BaseException | None, boot_id: str) -> 
         running=seen is not None and seen.exit is None,
         exited=seen is not None and seen.exit is not None,
         same_boot=record.boot_id == boot_id,
+        on_disk=record.vm.suspended is not None and record.vm.suspended.to is SuspendTo.DISK,
     )
 
 
@@ -152,9 +155,15 @@ async def _take(service: Recovering, action: Remedy, vm: VM, seen: Seen | None) 
         case Remedy.NOTE_CRASH:
             await service.exits.found(vm, Exit.CRASHED)
         case Remedy.ADOPT:
-            await service.life.adopt(vm)
+            await service.life.adopt(vm, held=seen is not None and seen.frozen)
             await service.lost_links.note(vm, seen.lost if seen else ())
             service.stalls.note(vm, seen is not None and seen.stalled)
+        case Remedy.KEEP_HELD:
+            await service.suspensions.keep_held(vm)
+        case Remedy.KEEP_ON_DISK:
+            await service.suspensions.keep_on_disk(vm)
+        case Remedy.NOTE_LOST:
+            await service.suspensions.note_lost(vm)
         case Remedy.RELAUNCH:
             await service.life.await_turn(vm)
         case Remedy.LEAVE:

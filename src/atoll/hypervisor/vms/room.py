@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
@@ -10,6 +10,7 @@ from atoll.identity.access import Operators
 from atoll.identity.roles import RoleCallers
 from atoll.model.node import Capacity, DriverInfo, Overcommit
 from atoll.model.quota import Quotas
+from atoll.model.share import Share
 from atoll.model.vm import VM
 from atoll.model.volume import Volume
 from atoll.plan import quotas
@@ -82,6 +83,10 @@ class Room(Struct, frozen=True):
     overcommit: Overcommit = Overcommit()
     """How often `total` promises what there is."""
     quotas: Quotas = Quotas()
+    shares: Mapping[str, Share] = {}
+    """Folders that guests may have."""
+    share_kinds: Mapping[str, str] = {}
+    """Kinds of machine that can have folders, each with why not on this host."""
 
     @property
     def promised(self) -> Promised:

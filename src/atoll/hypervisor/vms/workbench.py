@@ -101,6 +101,8 @@ class Workbench(Struct, frozen=True):
             root_mib=self.facts.root_mib,
             overcommit=self.overcommit(),
             quotas=self.holdings.given.quotas,
+            shares=self.machines.folders.by_name(),
+            share_kinds=self.machines.share_kinds(),
         )
 
     def unused(self) -> Capacity:

@@ -16,8 +16,9 @@ from msgspec import UNSET, structs
 
 from atoll.api.route import Content, Done
 from atoll.api.volumes import AddVolume, ChangeVolume, UploadVolume, VolumeStep
-from atoll.drivers.machine.base import CanHotplug
+from atoll.drivers.machine.base import CanGrowDisks, CanHotplug
 from atoll.errors import Conflict, Invalid, NotFound
+from atoll.hypervisor.launch.own_commands import run_in
 from atoll.hypervisor.vms.changes import running_as, with_pending, with_volumes
 from atoll.hypervisor.vms.creation import check_disks
 from atoll.hypervisor.vms.permits import Permit
@@ -37,6 +38,9 @@ from atoll.plan import capacity
 from atoll.plan.disk_content import QCOW2_HEADER, in_mib, qcow2_size_mib
 from atoll.plan.volumes import check_resize, choose_store, place, reordered
 from atoll.system import aside, clock, steps
+
+GUEST_GROWS_S = 20.0
+"""How long a guest may take to make its file system larger."""
 
 Lines = AsyncIterator[VolumeStep | Done[VM]]
 
@@ -115,6 +119,9 @@ class Volumes:
             if change.size_mib is not UNSET:
                 vm = await self._resize(vm, name, change.size_mib)
                 yield VolumeStep("resized", clock.monotonic() - began)
+                if self._is_used(vm, name):
+                    step, note = await self._grow_in_guest(vm, name)
+                    yield VolumeStep(step, clock.monotonic() - began, note)
             if change.attached is True:
                 vm = await self._attach(vm, name)
                 yield VolumeStep("attached", clock.monotonic() - began)
@@ -219,8 +226,10 @@ class Volumes:
     async def _resize(self, vm: VM, name: str, size_mib: int) -> VM:
         volume = find(vm.volumes, name, vm.name)
         check_resize(volume, size_mib, vm.name)
-        self._check_free(vm, volume, "resizing")
         resized = structs.replace(volume, size_mib=size_mib)
+        used = size_mib >= volume.size_mib and self._grows_while_used(vm, resized)
+        if not used:
+            self._check_free(vm, volume, "resizing")
         if size_mib < volume.size_mib:
             await self._stores.shrink(vm.ip, volume, size_mib, self._machines.uid(vm))
             return await self._set(vm, _with(vm.volumes, resized))
@@ -231,11 +240,44 @@ class Volumes:
         choose_store(size_mib - volume.size_mib, volume.store, room.spaces, room.volumes)
         vm = await self._set(vm, grown.volumes)
         try:
-            await self._stores.grow(vm.ip, volume, size_mib, self._machines.uid(vm))
+            steps.step("volume.grows")
+            if used:
+                await self._grow_used(vm, resized)
+            else:
+                await self._stores.grow(vm.ip, volume, size_mib, self._machines.uid(vm))
         except BaseException:
             await self._set(vm, _with(vm.volumes, volume))
             raise
+        steps.step("volume.grown")
         return vm
+
+    def _is_used(self, vm: VM, name: str) -> bool:
+        """Whether a machine that runs has it."""
+        return vm.state is VmState.RUNNING and name in _had(vm)
+
+    def _grows_while_used(self, vm: VM, volume: Volume) -> bool:
+        driver = self._machines.driver(vm.driver)
+        return (
+            self._is_used(vm, volume.name)
+            and isinstance(driver, CanGrowDisks)
+            and driver.grows_while_used(self._machines.disk(vm, volume))
+        )
+
+    async def _grow_used(self, vm: VM, volume: Volume) -> None:
+        """Its machine has the file open, and makes it larger itself."""
+        self._stores.check_usable(volume)
+        driver = self._machines.driver(vm.driver)
+        assert isinstance(driver, CanGrowDisks)
+        await driver.grow_disk(self._machines.machine(vm), self._machines.disk(vm, volume))
+
+    async def _grow_in_guest(self, vm: VM, name: str) -> tuple[str, str]:
+        """What is mounted from it in the guest becomes as large, or why not."""
+        device = find(vm.volumes, name, vm.name).device
+        done = await run_in(self._machines, vm, "resize2fs", device, timeout_s=GUEST_GROWS_S)
+        if done.worked:
+            return "grown in the guest", ""
+        why = done.said or f"resize2fs ended with status {done.status}"
+        return "seen by the guest", f"its file system is as it was ({why}); in the guest: resize2fs {device}"
 
     async def _move(self, vm: VM, name: str, store: str) -> VM:
         volume = find(vm.volumes, name, vm.name)

@@ -24,6 +24,7 @@
 #include "hands_message.h"
 #include "log.h"
 #include "loop.h"
+#include "network.h"
 
 #define PORTS "/sys/class/virtio-ports"
 #define NAME "atoll.hands"
@@ -403,6 +404,8 @@ static void run(const struct hands_frame *frame)
         tell_number(HANDS_EXIT, frame->session, NOT_EXECUTABLE);
         return;
     }
+    /* A command may look up names, before there was time to say where. */
+    network_settle();
     session->used = true;
     session->id = frame->session;
     session->pid = 0;

@@ -20,6 +20,7 @@
 #include "channel.h"
 #include "console.h"
 #include "dhcp.h"
+#include "disks.h"
 #include "hands.h"
 #include "identity.h"
 #include "instance.h"
@@ -110,6 +111,13 @@ static void ask_for_address(void)
     dhcp_start(&dhcp, &instance.nic, &use);
 }
 
+/* What needs all modules. */
+static void serve_the_host(void)
+{
+    hands_start();
+    disks_start();
+}
+
 /* What nobody waits for, while there is nothing better to do: further interfaces; the modules that the network does
  * not need, one at a time; or the rest of the lease, IPv6, and the end of the channel, which closes only when it has
  * sent all. */
@@ -126,7 +134,7 @@ static void do_spare_work(void *context)
     if (startup_load_module())
         timer_start(&spare_timer, 0);
     else if (!waits)
-        hands_start();
+        serve_the_host();
 }
 
 static void power_off(void)
@@ -219,7 +227,7 @@ static void find_nic(void *context)
         /* Everything that needs no identity is done, and has settled, before copies are made. */
         while (startup_load_module())
             ;
-        hands_start();
+        serve_the_host();
         timer_start(&wait_timer, SETTLE_MS);
     } else if (found) {
         start_network();
@@ -284,8 +292,17 @@ static void watch_signals(void)
     reboot(RB_DISABLE_CAD);
 }
 
-int main(void)
+static bool is_called(const char *path, const char *name)
 {
+    const char *slash = path ? strrchr(path, '/') : NULL;
+
+    return path && !strcmp(slash ? slash + 1 : path, name);
+}
+
+int main(int count, char *words[])
+{
+    if (is_called(words[0], "resize2fs"))
+        return disks_resize2fs(count, words);
     startup_mount();
     say("kernel is up");
     watch_signals();

@@ -35,6 +35,10 @@ async def prepare(step: str, driver: SimDriver, machine: Machine) -> None:
         await driver.rehearse(machine)
     if step not in ("start", "started", "make_template", "load_template", "fork"):
         await driver.start(machine)
+    if step in ("save", "restore"):
+        await driver.freeze(machine)
+    if step == "restore":
+        await driver.save(machine)
 
 
 async def take(step: str, driver: SimDriver, machine: Machine) -> None:
@@ -46,6 +50,7 @@ async def take(step: str, driver: SimDriver, machine: Machine) -> None:
         "attach": (Disk("data", 1),),
         "exec": (Command(("/bin/busybox", "true")),),
         "detach": ("data",),
+        "grow_disk": (Disk("data", 2),),
         "make_template": (machine.directory,),
         "fork": (machine.directory,),
     }

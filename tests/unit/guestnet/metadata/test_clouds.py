@@ -67,6 +67,7 @@ def read(path: str, guest: Guest = GUEST) -> Any:
         ("local-ipv4", "10.1.0.5"),
         ("mac", "52:54:0a:01:00:05"),
         ("placement/availability-zone", "eu-1a"),
+        ("placement/availability-zone/", "eu-1a"),
         ("placement/region", "eu-1"),
         ("public-keys/1/openssh-key", "ssh-rsa BBBB"),
         ("security-groups", "default"),
@@ -111,8 +112,22 @@ def test_a_role_has_cloud_credentials_where_a_broker_gave_some() -> None:
         "LastUpdated": "2026-01-02T03:04:05Z",
         "Expiration": "2026-01-02T04:04:05Z",
     }
-    for other in (GUEST, structs.replace(guest, credentials=structs.replace(credentials, cloud=None))):
-        assert respond("/latest/meta-data/iam/", other, NOW) == NOT_FOUND
+    assert respond("/latest/meta-data/iam/", GUEST, NOW) == NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("known", "why"),
+    [
+        ({}, "not issued yet"),
+        ({"role_cloud": "none: no broker"}, "none: no broker"),
+        ({"role_cloud": "none", "role_problem": "it answered 403"}, "it answered 403"),
+    ],
+)
+def test_a_role_without_cloud_credentials_says_why(known: dict[str, str], why: str) -> None:
+    guest = structs.replace(GUEST, vm=structs.replace(WEB, role="web", **known))
+    assert body("/latest/meta-data/iam/security-credentials/", guest) == "web"
+    for path in ("info", "security-credentials/web"):
+        assert read(f"/latest/meta-data/iam/{path}", guest) == {"Code": "Failed", "Message": why}
 
 
 def test_a_dated_document_is_ec2s_alone() -> None:

@@ -55,7 +55,9 @@ ROLE = RoleCredentials(
     NOW + timedelta(hours=1),
     cloud=CloudCredential("ASIA", "secret", "token", NOW, NOW + timedelta(hours=1)),
 )
-FULL = Guest(structs.replace(VM_5, ssh_keys=KEYS, role="web"), DATA, SUBNET, ROLE)
+FULL = Guest(
+    structs.replace(VM_5, ssh_keys=KEYS, role="web"), DATA, SUBNET, ROLE, ssh_ca="ssh-ed25519 AAAA atoll\n"
+)
 """A guest that has everything."""
 
 
@@ -173,6 +175,18 @@ def test_every_leaf_is_reached_by_following_the_listings(guest: Guest) -> None:
     assert found == paths(guest)
     for path in found:
         assert respond(path, guest, NOW).status == 200
+
+
+def test_owners_log_in_where_the_node_has_a_ca_for_it() -> None:
+    assert body("/atoll/ssh/", FULL) == b"host-certificate\nprincipals\nsetup\nuser-ca"
+    assert body("/atoll/ssh/user-ca", FULL) == b"ssh-ed25519 AAAA atoll\n"
+    assert body("/atoll/ssh/principals", FULL) == b"i-1234\n"
+    script = body("/atoll/ssh/setup", FULL)
+    assert script.startswith(b"#!/bin/sh\n")
+    assert body("/nocloud/vendor-data", FULL) == script
+    assert json.loads(body("/openstack/latest/vendor_data.json", FULL)) == {"cloud-init": script.decode()}
+    assert respond("/atoll/ssh/setup", GUEST, NOW) == NOT_FOUND
+    assert body("/nocloud/vendor-data", GUEST) == b""
 
 
 def test_a_role_shows_its_credentials_under_smallstacks_names() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import ipaddress
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,16 +21,23 @@ EXEC_API_VERSION = "1.42"
 
 IMAGES = "atoll/image"
 ROOTS = "atoll/root"
-"""Repositories: the images that VMs are made of, and roots of VMs whose containers had to be made anew."""
+"""Repositories: the images that VMs are made of, of each cloud one; and roots of VMs whose containers had to be made
+anew."""
 INIT = "/sbin/init"
 METADATA_ROUTE = "169.254.169.254/32"
 LABEL = "atoll.cgroup"
 """Its value is the machine's cgroup, which says whose it is: <cloud>/<kind>/<ip>."""
+IMAGE_LABEL = "atoll.image"
+"""Its value is the digest of an image that VMs are made of. Clouds share it: each has a reference of its own to it, and
+the engine removes it with the last of them."""
 INSTANCE = "atoll.instance"
 SETTINGS = "atoll.settings"
 """Its value tells apart containers that an engine would have to make anew: see settings_of."""
 
 # Enough to give up rights and to look after its own files and processes; not for network, devices, kernel.
+STAGE = Path("/run/atoll-shares")
+"""Ours alone: see folders.py."""
+
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID")
 MAX_PROCESSES = 1024
 
@@ -67,8 +75,19 @@ def _console_size(command: Command) -> dict[str, Any]:
     return {} if size is None else {"ConsoleSize": [size.rows, size.columns]}
 
 
-def image_reference(digest: str) -> str:
-    return f"{IMAGES}:{digest}"
+def image_repository(cloud: str) -> str:
+    """Where a cloud, which is named by its cgroup, has its references to images."""
+    return f"{IMAGES}-{hashlib.sha256(cloud.strip('/').encode()).hexdigest()[:12]}"
+
+
+def image_reference(machine: Machine) -> str:
+    cloud, _kind, _ip = machine.cgroup.strip("/").rsplit("/", 2)
+    return f"{image_repository(cloud)}:{machine.image_digest}"
+
+
+def is_in(repository: str, reference: str) -> bool:
+    """Podman says on which host it would look for one that it has already."""
+    return reference.removeprefix("localhost/").startswith(f"{repository}:")
 
 
 def root_reference(container: str) -> str:
@@ -97,13 +116,17 @@ def container_body(
     cgroup_driver: str,
     most: Mapping[str, int],
     storage: Mapping[str, str] | None = None,
+    mounts_anew: bool = False,
 ) -> dict[str, Any]:
     """The container: what it runs, what it may do, how much of the host it gets. It has no network yet.
 
     `most` of some resources of a process is what the host lets us have: Podman would ask for more, and fail.
     `storage`: what holds its root to its size, where the engine can.
+    `mounts_anew`: the engine has to be told that a folder is read-only. Others would undo the rest of its options.
     """
     body = _body(machine, cgroup_driver)
+    for mount in body["HostConfig"].get("Mounts", ()):
+        mount["ReadOnly"] = mount["ReadOnly"] and mounts_anew
     body["HostConfig"]["Ulimits"] = [
         {"Name": name, "Soft": limit, "Hard": limit} for name, limit in {"core": 0, **most}.items()
     ]
@@ -145,6 +168,7 @@ def _body(machine: Machine, cgroup_driver: str) -> dict[str, Any]:
             "RestartPolicy": {"Name": "no"},
             "LogConfig": _LOG,
             **_rights(machine),
+            **({"Mounts": mounts_of(machine)} if machine.folders else {}),
             **parent,
             **limits(machine, cgroup_driver),
         },
@@ -165,6 +189,26 @@ def _rights(machine: Machine) -> dict[str, Any]:
             "/tmp": _TMPFS.format(mode="1777", size_mib=room),  # noqa: S108 - the container's own
         },
     }
+
+
+def mounts_of(machine: Machine) -> list[dict[str, Any]]:
+    """Its folders. Engines mount them once more; what comes of it is looked at: see folders.py."""
+    place = stage_of(machine.cgroup)
+    return [
+        {
+            "Type": "bind",
+            "Source": str(place / folder.name),
+            "Target": folder.target,
+            "ReadOnly": folder.read_only,
+            "BindOptions": {"Propagation": "rprivate"},
+        }
+        for folder in machine.folders
+    ]
+
+
+def stage_of(cgroup: str) -> Path:
+    """Where the folders of a machine are while the engine starts it; of a cloud, how those of its machines begin."""
+    return STAGE / cgroup.strip("/").replace("/", "-")
 
 
 def limits(machine: Machine, cgroup_driver: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from msgspec import structs
 
 from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Process, Seen, capabilities_of
-from atoll.drivers.machine.docker import config, hands, parse, record, roots
+from atoll.drivers.machine.docker import config, folders, hands, parse, record, roots
 from atoll.drivers.machine.docker.engine import Engine, chunks_of
 from atoll.drivers.machine.docker.record import Kept
 from atoll.drivers.machine.docker.terminal import Terminal
@@ -59,6 +59,7 @@ class DockerDriver:
 
     def __init__(self, socket: Path, on_exit: OnExit, *, namespace: str | None = None) -> None:
         self._engine = Engine(socket)
+        self._stage = folders.Stage(socket)
         self._on_exit = on_exit
         self._namespace = namespace
         self._running: dict[str, _Running] = {}
@@ -92,6 +93,9 @@ class DockerDriver:
             },
         )
 
+    def share_problem(self) -> str:
+        return ""
+
     async def root_limit(self) -> str:
         return _root_limit(await self._engine.info())
 
@@ -118,7 +122,27 @@ class DockerDriver:
             running.forget()
             await _stop_minding(running)
             await self._end(running.container)
-            await self._run(machine, running.container, running.terminal)
+            async with self._stage.furnished(machine):
+                await self._run(machine, running.container, running.terminal)
+
+    async def freeze(self, machine: Machine) -> None:
+        async with self._lock(machine):
+            running = await self._running_one(machine, "holding it still")
+            if not await self._is_held(running):
+                await self._engine.pause(running.container)
+
+    async def thaw(self, machine: Machine) -> None:
+        async with self._lock(machine):
+            running = await self._running_one(machine, "letting it go on")
+            if await self._is_held(running):
+                await self._engine.unpause(running.container)
+            if not running.terminal.is_connected:
+                await running.terminal.catch_up(self._engine, running.container)
+                await running.terminal.connect(self._engine, running.container)
+
+    async def _is_held(self, running: _Running) -> bool:
+        found = await self._engine.inspect(running.container)
+        return found is not None and found.state.paused
 
     async def kill(self, machine: Machine) -> None:
         async with self._lock(machine):
@@ -177,7 +201,12 @@ class DockerDriver:
             seen = await self._find(machine)
         if seen is None or seen.exit is not None:
             return seen
-        return structs.replace(seen, lost=missing([nic.link for nic in machine.nics], self._namespace))
+        running = self._running.get(machine.ip)
+        return structs.replace(
+            seen,
+            lost=missing([nic.link for nic in machine.nics], self._namespace),
+            frozen=running is not None and await self._is_held(running),
+        )
 
     async def _find(self, machine: Machine) -> Seen | None:
         """The truth about one machine. One that runs is watched afterwards."""
@@ -190,14 +219,16 @@ class DockerDriver:
         found = await self._engine.inspect(kept.container) if kept.container else None
         if found is None or found.state.never_ran:
             return None
-        if not found.state.running:
+        if not found.state.is_up:
             return None if kept.ended else Seen(machine.ip, 0, parse.exit_of(found.state.exit_code))
         process = processes.identify(found.state.pid)
         if process is None:
             return Seen(machine.ip, 0, parse.exit_of(await self._engine.wait(found.id)))
+        await aside.run(self._stage.clear, machine)  # an agent was killed while it started it
         terminal = Terminal(record.console_log_path(machine))
-        await terminal.catch_up(self._engine, found.id)
-        await terminal.connect(self._engine, found.id)
+        if not found.state.paused:  # engines let nobody attach to one that is held
+            await terminal.catch_up(self._engine, found.id)
+            await terminal.connect(self._engine, found.id)
         self._watch(machine, _Running(kept.container, process, terminal), found.changes)
         return Seen(machine.ip, process.pid)
 
@@ -226,12 +257,13 @@ class DockerDriver:
             if not record.console_log_path(machine).exists():
                 undo.add(aside.run, files.remove_tree, record.console_log_path(machine))
             undo.add(self._undo_start, machine, kept)
-            kept = await self._ensure_container(machine, kept)
-            await self._note(machine, structs.replace(kept, ended=False))
-            steps.step("docker.noted")
-            terminal = Terminal(record.console_log_path(machine))
-            undo.add(terminal.close)
-            await self._run(machine, kept.container, terminal)
+            async with self._stage.furnished(machine):
+                kept = await self._ensure_container(machine, kept)
+                await self._note(machine, structs.replace(kept, ended=False))
+                steps.step("docker.noted")
+                terminal = Terminal(record.console_log_path(machine))
+                undo.add(terminal.close)
+                await self._run(machine, kept.container, terminal)
             undo.commit()
 
     async def _undo_start(self, machine: Machine, before: Kept) -> None:
@@ -245,6 +277,7 @@ class DockerDriver:
         """One that suits the machine, with the root that it had before, and no other."""
         kept = await self._clean(machine, kept)
         info = await self._engine.info()
+        folders.check_engine(machine, info)
         cgroup_driver = info.cgroup_driver
         if kept.container:
             found = await self._engine.inspect(kept.container)
@@ -265,7 +298,12 @@ class DockerDriver:
         steps.step("docker.imported")
         storage = roots.storage_options(machine.root_mib) if roots.has_quotas(info) else None
         body = config.container_body(
-            machine, image, cgroup_driver=cgroup_driver, most=host.process_limits(), storage=storage
+            machine,
+            image,
+            cgroup_driver=cgroup_driver,
+            most=host.process_limits(),
+            storage=storage,
+            mounts_anew=(await self._engine.version()).mounts_anew,
         )
         await self._engine.create(name, body)
         steps.step("docker.created")
@@ -291,19 +329,29 @@ class DockerDriver:
         """The image for a container of this name: the machine's, or the root of a container that it had."""
         if root_of:
             reference = config.root_reference(name)
-            await self._engine.import_image(self._engine.export(root_of), reference, machine.cgroup)
+            label = (config.LABEL, machine.cgroup)
+            await self._engine.import_image(self._engine.export(root_of), reference, label)
             return reference
-        reference = config.image_reference(machine.image_digest)
+        reference = config.image_reference(machine)
+        label = (config.IMAGE_LABEL, machine.image_digest)
         async with self._importing:
-            if await self._engine.has_image(reference):
+            if await self._engine.has_image(reference) or await self._found_image(label, reference):
                 return reference
             if machine.rootfs is None or not machine.rootfs.is_file():
                 raise NotFound(
                     f"starting machine {machine.name}: its image has no root file system",
                     hint="use another image, or another kind of machine",
                 )
-            await self._engine.import_image(chunks_of(machine.rootfs), reference)
+            await self._engine.import_image(chunks_of(machine.rootfs), reference, label)
         return reference
+
+    async def _found_image(self, label: tuple[str, str], reference: str) -> bool:
+        """Whether another cloud has the same one in this engine. It is ours as well then."""
+        for image in await self._engine.images("=".join(label)):
+            with contextlib.suppress(NotFound):
+                await self._engine.add_reference(image.id, reference)
+                return True
+        return False
 
     async def _run(self, machine: Machine, name: str, terminal: Terminal) -> None:
         """Run the container, which is there already, and put its link in place."""
@@ -317,6 +365,7 @@ class DockerDriver:
                 f"starting machine {machine.name}: its container ended at once",
                 hint="what it wrote: atoll vm log",
             )
+        await aside.run(folders.check_there, machine, process.pid)
         self._plug(machine, process)
         steps.step("docker.plugged")
         self._watch(machine, _Running(name, process, terminal), found.changes)
@@ -384,7 +433,9 @@ class DockerDriver:
         kept = await self._kept(machine)
         for name in filter(None, (kept.container, *kept.others)):
             await self._end(name)
+        await aside.run(self._stage.clear, machine)
         # Podman's monitor of a container is in the group too, and outlives it by the time it needs to clean up.
+        await aside.run(hands.end_monitors, machine.cgroup)
         await aside.run(cgroups.wait_empty, machine.cgroup, CLEANING_S)
         steps.step("docker.ended")
         self._unplug(machine)
@@ -396,7 +447,10 @@ class DockerDriver:
     async def _end(self, container: str) -> None:
         """End what runs in it. Not there, or not running, is fine."""
         found = await self._engine.inspect(container)
-        if found is not None and found.state.running:
+        if found is not None and found.state.is_up:
+            if found.state.paused:  # or it would not even hear that it is to end
+                with contextlib.suppress(Conflict, NotFound):
+                    await self._engine.unpause(container)
             with contextlib.suppress(Conflict, NotFound):  # it has just gone
                 await self._engine.kill(container, "SIGKILL")
             with contextlib.suppress(NotFound):
@@ -415,7 +469,8 @@ class DockerDriver:
 
 
 async def remove_containers(socket: Path, cloud: str) -> int:
-    """Remove every container of a cloud, which is named by its cgroup, and every root. How many VMs there were."""
+    """Remove every container of a cloud, which is named by its cgroup, every root, and the images that no other cloud
+    has. How many VMs there were."""
     engine = Engine(socket)
     try:
         found = [one for one in await engine.list() if config.is_of(cloud, one.labels[config.LABEL])]
@@ -424,6 +479,12 @@ async def remove_containers(socket: Path, cloud: str) -> int:
         for one in await engine.images():
             if config.is_of(cloud, one.labels[config.LABEL]):
                 await engine.remove_image(one.id)
+        await aside.run(folders.Stage(socket).clear_all, cloud)
+        repository = config.image_repository(cloud)
+        for one in await engine.images(config.IMAGE_LABEL):
+            for reference in one.repo_tags or ():
+                if config.is_in(repository, reference):
+                    await engine.remove_reference(reference)
         return len(found)
     finally:
         await engine.close()

@@ -28,6 +28,7 @@ from atoll.system import files
 
 T = TypeVar("T")
 
+STREAM_LIMIT = 256 << 10
 TIMEOUT_S = 30.0
 IMPORT_TIMEOUT_S = 600.0
 _CHUNK = 1 << 20
@@ -68,9 +69,11 @@ class Engine:
             return False
         return True
 
-    async def import_image(self, content: AsyncIterator[bytes], reference: str, group: str = "") -> None:
-        """Hand it a root file system, and what to start in it. `group`: whose it is, if one machine's."""
-        changes = [f'CMD ["{INIT}"]', *([f"LABEL {LABEL}={group}"] if group else [])]
+    async def import_image(
+        self, content: AsyncIterator[bytes], reference: str, label: tuple[str, str]
+    ) -> None:
+        """Hand it a root file system, and what to start in it. `label`: a name and a value, to find it by."""
+        changes = [f'CMD ["{INIT}"]', f"LABEL {label[0]}={label[1]}"]
         # The tag within `repo`: Podman takes no notice of one beside it.
         query = [("fromSrc", "-"), ("repo", reference), ("message", "imported by Atoll")]
         query += [("changes", change) for change in changes]
@@ -84,12 +87,23 @@ class Engine:
         )
         parse.check_import(answer)
 
-    async def images(self) -> tuple[parse.Summary, ...]:
-        """All images that are of one machine of Atoll, whoever's."""
-        return await self._listed("/images/json", "listing images")
+    async def images(self, label: str = LABEL) -> tuple[parse.Summary, ...]:
+        """All images with this label, or with this value of it: by default those that are of one machine of Atoll."""
+        return await self._listed("/images/json", "listing images", label)
+
+    async def add_reference(self, image: str, reference: str) -> None:
+        """Another name for an image, which keeps it. NotFound: it has just gone."""
+        repository, _, tag = reference.rpartition(":")
+        query = {"repo": repository, "tag": tag}
+        await self._call("POST", f"/images/{image}/tag", doing=f"naming image {reference}", query=query)
+
+    async def remove_reference(self, reference: str) -> None:
+        """The image goes with the last of them, unless a container is made of it. Gone is fine."""
+        with contextlib.suppress(NotFound, Conflict):
+            await self._call("DELETE", f"/images/{reference}", doing=f"removing image {reference}")
 
     async def remove_image(self, reference: str) -> None:
-        """Gone is fine."""
+        """Whoever refers to it. Gone is fine."""
         with contextlib.suppress(NotFound):
             doing = f"removing image {reference}"
             await self._call("DELETE", f"/images/{reference}", doing=doing, query={"force": "true"})
@@ -113,10 +127,10 @@ class Engine:
 
     async def list(self) -> tuple[parse.Summary, ...]:
         """All containers of Atoll, whoever's and in whatever state."""
-        return await self._listed("/containers/json", "listing containers")
+        return await self._listed("/containers/json", "listing containers", LABEL)
 
-    async def _listed(self, path: str, doing: str) -> tuple[parse.Summary, ...]:
-        query = {"all": "true", "filters": msgspec.json.encode({"label": [LABEL]}).decode()}
+    async def _listed(self, path: str, doing: str, label: str) -> tuple[parse.Summary, ...]:
+        query = {"all": "true", "filters": msgspec.json.encode({"label": [label]}).decode()}
         return _decoded(await self._call("GET", path, doing=doing, query=query), tuple[parse.Summary, ...])
 
     async def start(self, name: str) -> None:
@@ -148,6 +162,14 @@ class Engine:
         """Send it a signal. Conflict when it does not run."""
         doing = f"sending {signal} to container {name}"
         await self._call("POST", f"/containers/{name}/kill", doing=doing, query={"signal": signal})
+
+    async def pause(self, name: str) -> None:
+        """Hold it still. Conflict when it does not run, or is held already."""
+        await self._call("POST", f"/containers/{name}/pause", doing=f"holding container {name} still")
+
+    async def unpause(self, name: str) -> None:
+        """Let it go on. Conflict when it is not held."""
+        await self._call("POST", f"/containers/{name}/unpause", doing=f"letting container {name} go on")
 
     async def wait(self, name: str) -> int:
         """Its exit status, once it does not run."""
@@ -212,7 +234,7 @@ class Engine:
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         try:
-            reader, writer = await files.connect_unix(self.socket)
+            reader, writer = await files.connect_unix(self.socket, STREAM_LIMIT)
         except OSError as error:
             raise self._unreachable(error) from error
         try:

@@ -23,6 +23,12 @@ class State(Struct, frozen=True, rename="pascal"):
     running: bool
     pid: int
     exit_code: int
+    paused: bool = False
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it runs, or would if it were not held. Podman says of one that is held that it does not run."""
+        return self.running or self.paused
 
     @property
     def never_ran(self) -> bool:
@@ -64,10 +70,18 @@ class Summary(Struct, frozen=True, rename="pascal"):
     id: str
     labels: dict[str, str]
     names: tuple[str, ...] | None = None
+    repo_tags: tuple[str, ...] | None = None
+    """The references to an image."""
 
     @property
     def name(self) -> str:
         return self.names[0].removeprefix("/") if self.names else ""
+
+
+class Component(Struct, frozen=True, rename="pascal"):
+    """A part of an engine."""
+
+    name: str = ""
 
 
 class Version(Struct, frozen=True):
@@ -76,6 +90,12 @@ class Version(Struct, frozen=True):
     newest: str = msgspec.field(name="ApiVersion")
     oldest: str = msgspec.field(name="MinAPIVersion", default="1.12")
     engine: str = msgspec.field(name="Version", default="")
+    components: tuple[Component, ...] | None = msgspec.field(name="Components", default=())
+
+    @property
+    def mounts_anew(self) -> bool:
+        """Whether its mounts of folders have the options that it is told, and not those of the folder. Podman's do."""
+        return any("podman" in one.name.lower() for one in self.components or ())
 
 
 class Info(Struct, frozen=True, rename="pascal"):
@@ -122,6 +142,41 @@ def frame_of(head: bytes) -> tuple[int, int]:
     if stream not in (1, 2) or head[1:4] != b"\0\0\0" or size > MOST_FRAME:
         raise HostFailure("container engine: what a command wrote comes in no known form")
     return stream, size
+
+
+class Frames:
+    """What a command without a terminal wrote, out of bytes in pieces of any size."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._stream = 1
+        self._left = 0
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """What was whole enough to be passed on, with its streams; as much at once as came together."""
+        found: list[tuple[int, list[memoryview]]] = []
+        rest = memoryview(data)
+        while rest:
+            if self._left:
+                piece, rest = rest[: self._left], rest[self._left :]
+                self._left -= len(piece)
+                if not found or found[-1][0] != self._stream:
+                    found.append((self._stream, []))
+                found[-1][1].append(piece)
+                continue
+            missing = FRAME_HEAD - len(self._head)
+            self._head += bytes(rest[:missing])
+            rest = rest[missing:]
+            if len(self._head) == FRAME_HEAD:
+                self._stream, self._left = frame_of(self._head)
+                self._head = b""
+        return [(stream, b"".join(pieces)) for stream, pieces in found]
+
+
+def is_command_monitor(cmdline: bytes) -> bool:
+    """Whether a process with these words is what Podman watches a command in a container with."""
+    words = cmdline.split(b"\0")
+    return words[0].endswith(b"conmon") and any(word.endswith(b"/exec_pid") for word in words)
 
 
 def choose_version(wanted: str, version: Version) -> str:

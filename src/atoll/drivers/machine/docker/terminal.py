@@ -56,6 +56,10 @@ class Terminal:
         self._pump: asyncio.Task[None] | None = None
         self.console: TerminalConsole | None = None
 
+    @property
+    def is_connected(self) -> bool:
+        return self._stream is not None
+
     async def connect(self, engine: Engine, container: str) -> None:
         """Take what is written from now on."""
         await self._disconnect()

@@ -23,7 +23,7 @@ from atoll.drivers.machine.base import Console, Exit, Machine, OnExit, Process, 
 from atoll.drivers.machine.console_log import limit_of
 from atoll.drivers.machine.lxc import apparmor, config, hands, keeper, parse, record
 from atoll.drivers.machine.lxc.console import LogConsole
-from atoll.drivers.machine.lxc.roots import Roots, base_of, hide_groups, mount_root, root_of
+from atoll.drivers.machine.lxc.roots import Roots, base_of, hide_groups, mount_folders, mount_root, root_of
 from atoll.drivers.machine.memory import hold_to
 from atoll.errors import AtollError, Conflict, HostFailure, TimedOut
 from atoll.model.command import Command
@@ -34,6 +34,7 @@ from atoll.system import (
     clock,
     file_limits,
     files,
+    freezer,
     host,
     mounts,
     pids,
@@ -82,6 +83,9 @@ class LxcDriver:
     async def root_limit(self) -> str:
         return "its changes are in a file system of its own, of the size of its root"
 
+    def share_problem(self) -> str:
+        return ""
+
     async def describe(self) -> DriverInfo:
         return DriverInfo(
             name=self.name,
@@ -122,6 +126,16 @@ class LxcDriver:
             await self._init_of(machine, "giving it other memory")
             await hold_to(machine, OVERHEAD_MIB)
 
+    async def freeze(self, machine: Machine) -> None:
+        async with self._lock(machine):
+            await self._init_of(machine, "holding it still")
+            await aside.run(freezer.freeze, machine.cgroup)
+
+    async def thaw(self, machine: Machine) -> None:
+        async with self._lock(machine):
+            await self._init_of(machine, "letting it go on")
+            await aside.run(freezer.thaw, machine.cgroup)
+
     async def kill(self, machine: Machine) -> None:
         async with self._lock(machine):
             # Forgotten first: an end that comes from here on is ours, and not reported.
@@ -144,7 +158,9 @@ class LxcDriver:
                 seen = await self._find(machine)
             if seen is not None and seen.exit is None:
                 seen = structs.replace(
-                    seen, lost=missing([nic.link for nic in machine.nics], self._namespace)
+                    seen,
+                    lost=missing([nic.link for nic in machine.nics], self._namespace),
+                    frozen=freezer.is_frozen(machine.cgroup),
                 )
             if seen is not None:
                 found[machine.ip] = seen
@@ -394,6 +410,7 @@ def _furnish(machine: Machine, prepared: Future[Path], kept_by: keeper.Keeper) -
         _configure(machine, init, apparmor.profile().name)
         kept_by.keep(machine)
         mount_root(machine, base, ids())
+        mount_folders(machine)
         kept_by.wait_in(machine)
         hide_groups(systemd=init.systemd)
         kept_by.begin()

@@ -26,12 +26,12 @@ from atoll.drivers.machine.base import Machine, Output
 from atoll.drivers.machine.lxc import config
 from atoll.errors import Conflict, TimedOut
 from atoll.model.command import Command, Size
-from atoll.system import aside, cgroups, pids, reaper
+from atoll.system import aside, cgroups, pids, pipes, reaper
 from atoll.system.pids import Pid
 
 ENTER_TIMEOUT_S = 10.0
 ENTRANCE = Path(__file__).with_name("entrance.py")
-READ_SIZE = 64 << 10
+READ_SIZE = 256 << 10
 LAST_MOMENT_S = 0.2
 _DEVPTS = 0x1CD1
 _KILLED = 128 + signal.SIGKILL
@@ -126,6 +126,7 @@ def _start(machine: Machine, init: Pid, command: Command) -> _Opened:
                 # The container's root is its owner; who runs the command opens it again by name, if need be.
                 os.fchown(its, machine.uid, machine.uid)
                 os.set_blocking(mine, False)
+                pipes.widen(mine)
                 streams.append(its)
                 if number:
                     opened.outputs[mine] = number
@@ -196,16 +197,8 @@ class LxcProcess:
                 self._status = struct.unpack("!i", packet[1:5])[0] if packet[:1] == b"E" else _KILLED
 
     async def write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest and self._opened.stdin is not None:
-            try:
-                rest = rest[os.write(self._opened.stdin, rest) :]
-            except BlockingIOError:
-                await _writable(self._opened.stdin)
-            except OSError as error:
-                if error.errno not in (errno.EPIPE, errno.EIO, errno.EBADF):
-                    raise
-                return
+        if self._opened.stdin is not None:
+            await pipes.write_all(self._opened.stdin, data)
 
     async def end_input(self) -> None:
         descriptor = self._opened.stdin
@@ -310,15 +303,6 @@ async def _any_readable(descriptors: list[int]) -> set[int]:
         for descriptor in descriptors:
             loop.remove_reader(descriptor)
     return found
-
-
-async def _writable(descriptor: int) -> None:
-    loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_writer(descriptor, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_writer(descriptor)
 
 
 def _label(init: Pid) -> str:

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from atoll.drivers.machine import shared_folders
 from atoll.drivers.machine.base import ROOT_FILE, Machine
 from atoll.drivers.machine.lxc import record
 from atoll.drivers.machine.lxc.config import ROOT, STAGE
 from atoll.errors import HostFailure
-from atoll.system import aside, cgroups, disks, files, mounts, processes
+from atoll.system import aside, cgroups, disks, files, folders, mounts, processes
 from atoll.system.failures import failing
 
 UNPACK_TIMEOUT_S = 600.0
@@ -135,6 +136,17 @@ def mount_root(machine: Machine, base: Path, ids: int) -> None:
     mounts.idmapped(disk, changes, ids)
     mounts.unmount(disk)
     mounts.overlay(ROOT, lower, *(changes / name for name in disks.OVERLAY))
+
+
+def mount_folders(machine: Machine) -> None:
+    """In its root, which is mounted, and in which nothing runs yet. LXC takes the mounts along, also after a reset."""
+    for folder in machine.folders:
+        with (
+            failing(f"starting machine {machine.name}: share {folder.name}"),
+            shared_folders.copied(folder, machine.uid) as copy,
+            folders.made_beneath(ROOT, PurePosixPath(folder.target), machine.uid) as place,
+        ):
+            mounts.put(copy, place)
 
 
 def hide_groups(*, systemd: bool) -> None:

@@ -12,7 +12,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from msgspec import Struct
 
 from atoll.drivers.machine.base import Machine, Nic
-from atoll.drivers.machine.qemu.block import disk_args
+from atoll.drivers.machine.qemu.block import Places, disk_args
 from atoll.model.hardware import BootFrom, Watchdog
 from atoll.model.vm import MachineType
 
@@ -38,10 +38,11 @@ _ENDS_AT_ONCE = "reboot=shutdown,shutdown=poweroff,panic=shutdown"
 class TemplateFiles(Struct, frozen=True):
     """Those of a machine that becomes a template, or is a fork of one. `channel` listens.
 
-    A fork maps `ram` privately, and reads its `state` when it is told to. What becomes a template has none.
+    A fork maps `ram` privately, and reads its `state` when it is told to. What becomes a template has none. One that
+    goes on from its own memory has it in its state, and no other.
     """
 
-    ram: int
+    ram: int | None
     channel: int
     state: int | None = None
 
@@ -57,12 +58,22 @@ class Files(Struct, frozen=True):
     hands: int
     template: TemplateFiles | None = None
     disks: tuple[int, ...] = ()
+    incoming: int | None = None
+    """The memory and devices of a machine that goes on from them, and is none of a template."""
+    held: bool = False
+    """It waits for a word of ours when it has them."""
+    places: Places | None = None
+    """Where its disks are to be, where that is not up to us."""
+
+    @property
+    def state(self) -> int | None:
+        """What it goes on from, whosever it was."""
+        return self.template.state if self.template is not None else self.incoming
 
     def numbers(self) -> tuple[int, ...]:
         always = (self.kernel, self.initrd, *self.taps, self.monitor, self.log, self.hands, *self.disks)
-        if self.template is None:
-            return always
-        more = (self.template.ram, self.template.channel, self.template.state)
+        one = self.template
+        more = (self.incoming, *((one.ram, one.channel, one.state) if one is not None else ()))
         return (*always, *(number for number in more if number is not None))
 
 
@@ -82,11 +93,12 @@ def qemu_argv(
         *channel_args(files),
         *nic_args(machine.nics, board, files.taps, netboot=machine.boot_from in _OF_NETWORK),
         *device_args(board),
-        *disk_args(machine, board, files.disks),
+        *disk_args(machine, board, files.disks, files.places),
         *hands_args(board, files.hands),
         *display_args(machine),
         *watchdog_args(machine),
         *template_args(files.template),
+        *incoming_args(files),
     )
 
 
@@ -148,6 +160,8 @@ def memory_args(machine: Machine, template: TemplateFiles | None) -> list[str]:
     size = ["-m", f"size={machine.memory_mib}M"]
     if template is None:
         return size
+    if template.ram is None:
+        return [*size, "-object", f"memory-backend-ram,id=ram,size={machine.memory_mib}M"]
     share = "on" if template.state is None else "off"
     path = f"/proc/self/fd/{template.ram}"
     backend = f"memory-backend-file,id=ram,size={machine.memory_mib}M,mem-path={path},share={share}"
@@ -195,6 +209,11 @@ def template_args(template: TemplateFiles | None) -> list[str]:
     if template.state is None:
         return args
     return [*args, "-global", "migration.announce-rounds=0", "-incoming", "defer"]
+
+
+def incoming_args(files: Files) -> list[str]:
+    """How a machine goes on from its own memory: it gets it from us, and waits then."""
+    return [*(["-S"] if files.held else []), *(["-incoming", "defer"] if files.incoming is not None else [])]
 
 
 def cmdline_of(machine: Machine, board: MachineType, accelerator: Accelerator, tsc_khz: int | None) -> str:

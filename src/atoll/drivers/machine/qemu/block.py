@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from atoll.drivers.machine.base import Disk, Machine
 from atoll.model.vm import MachineType
 from atoll.model.volume import DiskInterface
@@ -24,12 +26,32 @@ _IDE = "ide"
 _PER_IDE_BUS = 2
 
 
-def disk_args(machine: Machine, board: MachineType, numbers: Sequence[int]) -> list[str]:
-    """Ports, and the disks that a machine starts with behind the first of them."""
+class Places(Struct, frozen=True):
+    """The ports of a machine, and which of its disks is behind which of them."""
+
+    ports: int
+    disks: dict[str, int]
+
+
+def places_of(devices: Iterable[str]) -> Places:
+    """Those of a machine with these devices."""
+    found = list(devices)
+    ports = sum(name.startswith("port") for name in found)
+    behind = (name.partition("-") for name in found if is_behind_port(name))
+    return Places(ports, {disk: int(port.removeprefix("disk")) for port, _, disk in behind})
+
+
+def disk_args(
+    machine: Machine, board: MachineType, numbers: Sequence[int], places: Places | None = None
+) -> list[str]:
+    """Ports, and the disks that a machine starts with: behind the first of them, unless their places are given."""
     on_ide = [disk for disk in machine.disks if disk.interface is DiskInterface.IDE]
     on_ports = [disk for disk in machine.disks if disk.interface is not DiskInterface.IDE]
     # A microvm has no PCI: as it starts so it stays.
-    count = 0 if board is MachineType.MICROVM else len(on_ports) + SPARE_PORTS
+    if places is None:
+        count = 0 if board is MachineType.MICROVM else len(on_ports) + SPARE_PORTS
+        places = Places(count, {disk.name: port for port, disk in enumerate(on_ports)})
+    count = places.ports
     ports = [port_device(port) for port in range(count)]
     args = [word for port in ports for word in ("-device", port)]
     if on_ide:
@@ -39,7 +61,7 @@ def disk_args(machine: Machine, board: MachineType, numbers: Sequence[int]) -> l
         if disk.interface is DiskInterface.IDE:
             device = ide_device(disk, on_ide.index(disk))
         else:
-            device = block_device(disk, on_ports.index(disk) if ports else None)
+            device = block_device(disk, places.disks[disk.name] if ports else None)
         args += ["-add-fd", f"fd={number},set={file_set},opaque={disk.name}"]
         args += ["-blockdev", _json(block_node(disk, file_set)), "-device", _json(device)]
     return args

@@ -13,12 +13,14 @@ from pathlib import Path
 
 from atoll.drivers.machine.base import Disk, Machine
 from atoll.drivers.machine.qemu.block import (
+    Places,
     block_device,
     block_node,
     device_of,
     first_free,
     is_behind_port,
     node_name,
+    places_of,
     sets_of,
 )
 from atoll.drivers.machine.qemu.monitor import Watch
@@ -63,6 +65,11 @@ async def _open(disk: Disk, machine: Machine) -> int:
         ) from error
 
 
+async def places(watch: Watch) -> Places:
+    """Where the disks of a running machine are."""
+    return places_of(await _devices(watch))
+
+
 async def free_port(watch: Watch) -> int | None:
     """A port of a running machine that nothing is plugged into."""
     return first_free(await _devices(watch))
@@ -104,6 +111,11 @@ async def _take_back(watch: Watch, command: str, arguments: dict[str, object]) -
     except (HostFailure, TimedOut):
         if not await processes.wait_gone(watch.process, _DYING_S):
             raise
+
+
+async def grow(watch: Watch, disk: Disk) -> None:
+    size = {"node-name": node_name(disk.name), "size": disk.size_mib << 20}
+    await watch.execute("block_resize", LET_GO_S, size)
 
 
 async def detach(machine: Machine, watch: Watch, name: str) -> None:

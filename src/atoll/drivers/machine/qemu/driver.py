@@ -28,7 +28,7 @@ from atoll.drivers.machine.base import (
     capabilities_of,
 )
 from atoll.drivers.machine.console_log import limit_of
-from atoll.drivers.machine.qemu import disks, hands, record
+from atoll.drivers.machine.qemu import disks, hands, record, saved
 from atoll.drivers.machine.qemu.argv import Accelerator, overhead_mib
 from atoll.drivers.machine.qemu.channel import PARK, new_order
 from atoll.drivers.machine.qemu.channel import opened as opened_channel
@@ -93,6 +93,7 @@ class QemuDriver:
         self._on_exit = on_exit
         self._on_stall = on_stall
         self._namespace = namespace
+        self._binary = binary
         self._launcher = Launcher(accelerator, binary, namespace)
         self._templates = LoadedTemplates(self._launcher, accelerator, binary)
         self._watches: dict[str, Watch] = {}
@@ -174,6 +175,34 @@ class QemuDriver:
         watch = await self._watching(machine, "letting it go on")
         if watch.stalled:
             await watch.execute("cont")
+
+    async def freeze(self, machine: Machine) -> None:
+        await self._command(machine, "stop", "holding it still")
+
+    async def thaw(self, machine: Machine) -> None:
+        await self._command(machine, "cont", "letting it go on")
+
+    def check_savable(self, machine: Machine) -> None:
+        lost = next((disk.name for disk in machine.disks if disk.path is None), None)
+        if lost is not None:
+            raise Conflict(f"machine {machine.name}: keeping its memory: disk {lost} is in memory itself")
+
+    async def save(self, machine: Machine) -> None:
+        watch = await self._watching(machine, "keeping its memory")
+        await saved.save(machine, watch, self._saved_basis(machine))
+
+    async def restore(self, machine: Machine) -> None:
+        memory = saved.memory_of(machine, self._saved_basis(machine))
+        async with self._lock(machine):
+            seen = await self._find(machine)
+            if seen is None or seen.exit is not None:
+                await self._start(machine, memory)
+
+    async def forget_saved(self, machine: Machine) -> None:
+        await saved.forget(machine)
+
+    def _saved_basis(self, machine: Machine) -> dict[str, str]:
+        return saved.basis_of(machine, self._accelerator, self._binary)
 
     async def kill(self, machine: Machine) -> None:
         async with self._lock(machine):
@@ -270,6 +299,15 @@ class QemuDriver:
     async def detach(self, machine: Machine, name: str) -> None:
         await disks.detach(machine, await self._watching(machine, f"detaching disk {name}"), name)
 
+    def grows_while_used(self, disk: Disk) -> bool:
+        # The others' guests would learn of it at their next start.
+        return disk.interface is DiskInterface.VIRTIO
+
+    async def grow_disk(self, machine: Machine, disk: Disk) -> None:
+        watch = await self._watching(machine, f"growing disk {disk.name}")
+        await aside.run(file_limits.raise_to, watch.process, disk.most_bytes)
+        await disks.grow(watch, disk)
+
     async def close(self) -> None:
         watches = tuple(self._watches.values())
         self._watches.clear()
@@ -294,6 +332,7 @@ class QemuDriver:
             seen,
             lost=links.missing([nic.link for nic in machine.nics], self._namespace),
             stalled=watch is not None and watch.stalled,
+            frozen=watch is not None and watch.frozen,
         )
 
     async def _command(self, machine: Machine, command: str, doing: str) -> None:
@@ -364,8 +403,10 @@ class QemuDriver:
                 raise failed_start(machine, error) from error
             clearing = asyncio.ensure_future(clear_root(process))
             try:
-                if opened.template is not None and opened.template.state is not None:
-                    await self._restore(machine, watch, opened.template.state)
+                if (state := opened.state) is not None:
+                    await self._restore(machine, watch, state)
+                if opened.held:
+                    watch.note_held()
             finally:
                 await aside.whole(clearing)
             steps.step("qemu.restored")
@@ -374,7 +415,8 @@ class QemuDriver:
 
     async def _restore(self, machine: Machine, watch: Watch, state: int) -> None:
         try:
-            await watch.migrate("migrate-incoming", f"fd:{state}", START_TIMEOUT_S)
+            timeout_s = max(START_TIMEOUT_S, machine.memory_mib / saved.SLOWEST_MIB_S)
+            await watch.migrate("migrate-incoming", f"fd:{state}", timeout_s)
         except AtollError as error:
             failure = failed_start(machine, error)
             if not blames_template(failure.details["messages"]):

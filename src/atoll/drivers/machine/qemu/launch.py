@@ -13,6 +13,7 @@ from atoll.drivers.machine.base import Machine, Nic
 from atoll.drivers.machine.console_log import begin_behind, limit_of
 from atoll.drivers.machine.qemu import record
 from atoll.drivers.machine.qemu.argv import Accelerator, Files, TemplateFiles, qemu_argv
+from atoll.drivers.machine.qemu.block import Places
 from atoll.drivers.machine.qemu.monitor import end
 from atoll.drivers.machine.qemu.probe import KVM, host_tsc_khz, kvm_group
 from atoll.errors import AtollError, HostFailure
@@ -22,10 +23,15 @@ from atoll.system.undo import Undo
 
 
 class Memory(Struct, frozen=True):
-    """The memory of a machine that becomes a template, or is a fork of one and has a state to go on from."""
+    """The memory of a machine that becomes a template, or is a fork of one and has a state to go on from; or that goes
+    on from its own, which is all in its state."""
 
-    ram: int
+    ram: int | None
     state: Path | None = None
+    own: bool = False
+    forked: bool = True
+    """It was a fork once, and is built as one."""
+    places: Places | None = None
 
 
 class Launcher:
@@ -98,6 +104,10 @@ class Launcher:
             state = None if memory.state is None else opened(memory.state, os.O_RDONLY)
             return TemplateFiles(memory.ram, listening(record.channel_path(machine)), state)
 
+        def incoming(memory: Memory) -> int:
+            assert memory.state is not None
+            return opened(memory.state, os.O_RDONLY)
+
         def tap(nic: Nic) -> int:
             descriptor = links.open_tap(nic.link, nic.bridge, nic.mtu, self._namespace)
             ours.callback(os.close, descriptor)
@@ -116,8 +126,11 @@ class Launcher:
             monitor=listening(record.monitor_path(machine)),
             hands=listening(record.hands_path(machine)),
             log=opened(console_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW),
-            template=None if memory is None else template_files(memory),
+            template=None if memory is None or not memory.forked else template_files(memory),
             disks=tuple(disks),
+            incoming=None if memory is None or memory.forked else incoming(memory),
+            held=memory is not None and memory.own,
+            places=None if memory is None else memory.places,
         )
 
 

@@ -33,6 +33,8 @@ GONE_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 5.0
 _CLOSE_TIMEOUT_S = 1.0
+_FULL_SPEED = 1 << 36
+"""Bytes a second: as fast as the disk is."""
 
 _EXIT_BY_STATUS = {
     "shutdown": Exit.POWERED_OFF,
@@ -62,6 +64,16 @@ def is_out_of_room(status: str) -> bool:
     Disks pause their machine for that alone; other errors are told to the guest.
     """
     return status == "io-error"
+
+
+def is_held(status: str) -> bool:
+    """Whether a status of `query-status` says that the machine waits for a word of ours. Pure."""
+    return status in ("paused", "prelaunch")
+
+
+def hold_of_event(event: Mapping[str, Any]) -> bool | None:
+    """Whether an event says that the machine was held, or goes on; None: neither. Pure."""
+    return {"STOP": True, "RESUME": False}.get(event["event"])
 
 
 def stall_of_event(event: Mapping[str, Any]) -> bool | None:
@@ -103,6 +115,8 @@ class Monitor:
         on_agent_end: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
+        self.held = False
+        """Whether the machine stands still, for whatever reason."""
         self._on_agent_end = on_agent_end
         self._on_end = on_end
         self._on_stall = on_stall
@@ -131,6 +145,7 @@ class Monitor:
         if (reason := exit_of_status(status)) is not None:
             self._on_end(reason)
         self._on_stall(is_out_of_room(status))
+        self.held = is_held(status)
 
     async def execute(
         self, command: str, timeout_s: float = COMMAND_TIMEOUT_S, arguments: dict[str, object] | None = None
@@ -170,9 +185,9 @@ class Monitor:
     async def migrate(
         self, command: Literal["migrate", "migrate-incoming"], uri: str, timeout_s: float
     ) -> None:
-        """Let the machine's state, all but its memory, out or in; returns when it is done."""
-        memory_stays = {"capability": "x-ignore-shared", "state": True}
-        await self.execute("migrate-set-capabilities", arguments={"capabilities": [memory_stays]})
+        """Let the machine's state out or in, all but what memory it shares; returns when it is done."""
+        wanted = [{"capability": name, "state": True} for name in ("x-ignore-shared", "events")]
+        await self.execute("migrate-set-capabilities", arguments={"capabilities": wanted})
         done = self._migrated = asyncio.get_running_loop().create_future()
         lost = asyncio.ensure_future(self.until_lost())
         try:
@@ -212,6 +227,8 @@ class Monitor:
             self._on_stall(stalled)
         if agent_has_ended(event):
             self._on_agent_end()
+        if (held := hold_of_event(event)) is not None:
+            self.held = held
         done = end_of_migration(event)
         if done is not None and self._migrated is not None and not self._migrated.done():
             self._migrated.set_result(done)
@@ -254,6 +271,11 @@ class Watch:
     def ending(self) -> bool:
         """Whether the guest is known to have ended, though its process may still be there."""
         return self._over.is_set()
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it is held still by us, as far as its monitor told."""
+        return self._monitor is not None and self._monitor.held and not self.stalled and not self.ending
 
     async def connect(self, timeout_s: float) -> None:
         """Make the first connection; the machine may turn out to have ended. Unreachable if its QEMU dies."""
@@ -302,6 +324,23 @@ class Watch:
         """See `Monitor.migrate`. Only on a connection that was just made."""
         assert self._monitor is not None
         await self._monitor.migrate(command, uri, timeout_s)
+
+    async def save(self, descriptor: int, timeout_s: float) -> None:
+        """Write all that a machine is into a file. It stands still afterwards."""
+        monitor = await self.reachable("migrate")
+        await monitor.execute("migrate-set-parameters", arguments={"max-bandwidth": _FULL_SPEED})
+        await monitor.pass_file("saved", descriptor)
+        try:
+            await monitor.migrate("migrate", "fd:saved", timeout_s)
+        except BaseException:
+            with contextlib.suppress(TimedOut, HostFailure):
+                await monitor.execute("migrate_cancel")
+            raise
+
+    def note_held(self) -> None:
+        """It has come with its memory, and waits."""
+        if self._monitor is not None:
+            self._monitor.held = True
 
     async def done(self) -> None:
         """Wait until the end has been reported."""

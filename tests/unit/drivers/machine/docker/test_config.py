@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from atoll.drivers.machine.base import Nic
+from atoll.drivers.machine.base import Nic, SharedFolder
 from atoll.drivers.machine.docker import config
 from samples import a_machine
 
@@ -118,3 +119,16 @@ def test_no_key_that_people_type_ends_a_console() -> None:
     keys = config.DETACH_KEYS.split(",")
     assert len(keys) == 8
     assert not set(keys) & {"ctrl-a", "ctrl-c", "ctrl-d", "ctrl-p", "ctrl-q", "ctrl-]"}
+
+
+def test_an_engine_is_told_a_path_of_ours_and_never_that_of_a_folder() -> None:
+    folder = SharedFolder("data", Path("/srv/data"), "/data", True, 1000, 1000, (1, 2))
+    machine = structs.replace(MACHINE, folders=(folder,))
+    for anew in (False, True):
+        body = config.container_body(machine, "i", cgroup_driver="cgroupfs", most={}, mounts_anew=anew)
+        (mount,) = body["HostConfig"]["Mounts"]
+        assert mount["Source"] == "/run/atoll-shares/atoll-3fa2b1-docker-10.1.0.5/data"
+        assert (mount["Target"], mount["ReadOnly"]) == ("/data", anew)
+    writable = structs.replace(machine, folders=(structs.replace(folder, read_only=False),))
+    settings = {config.settings_of(one, cgroup_driver="cgroupfs") for one in (MACHINE, machine, writable)}
+    assert len(settings) == 3

@@ -9,10 +9,12 @@ from msgspec import structs
 from atoll.drivers.machine.base import Disk, Nic
 from atoll.drivers.machine.qemu.block import (
     SPARE_PORTS,
+    Places,
     block_device,
     device_of,
     disk_args,
     first_free,
+    places_of,
     port_device,
     sets_of,
 )
@@ -115,3 +117,13 @@ def test_each_interface_has_its_device_and_only_ide_its_controller_and_no_port()
         ("ide-hd", "ide.0", 1),
         ("ide-hd", "ide.1", 0),
     ]
+
+
+def test_a_machine_that_goes_on_has_its_disks_where_they_were():
+    found = ["port0", "port1", "port2", "disk2-data", "disk0-my-scratch", "hands", "disk-old"]
+    places = places_of(found)
+    assert places == Places(3, {"data": 2, "my-scratch": 0})
+    args = disk_args(MACHINE, MachineType.Q35, (7, 8), places)
+    assert sum("pcie-root-port" in word for word in args) == 3
+    devices = [json.loads(word) for word in args if word.startswith('{"driver": "virtio-blk')]
+    assert [(one["serial"], one["bus"]) for one in devices] == [("data", "port2"), ("my-scratch", "port0")]
