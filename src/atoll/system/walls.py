@@ -116,7 +116,10 @@ def clear(process: Pid) -> None:
             if handle is None:
                 return
             libc.unshare(libc.CLONE_FS)
-            libc.setns(handle, libc.CLONE_NEWNS)
+            try:
+                libc.setns(handle, libc.CLONE_NEWNS)
+            except ProcessLookupError:  # it has ended since
+                return
         if _is_walled():
             with ignoring(errno.EINVAL):  # nothing is mounted there any more
                 libc.unmount(START)

@@ -106,7 +106,7 @@ class Story:
 
     def guests(self) -> set[int]:
         """The processes of VMs. A template that is being made beside them has a group of its own."""
-        groups = tuple(f"/qemu/{vm['ip']}" for vm in self.json("vm", "list"))
+        groups = tuple(f"/qemu/{place.name}" for place in self.machine.root(f"{STATE}/node/vms").iterdir())
         found = set()
         for place in self.machine.root("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended meanwhile

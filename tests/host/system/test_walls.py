@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from atoll.errors import HostFailure
-from atoll.system import cgroups, landlock, namespaces, processes, walls
+from atoll.system import cgroups, landlock, libc, namespaces, processes, walls
 from atoll.system.processes import Launch, Pid
 from atoll.system.walls import Walls
 
@@ -109,6 +110,23 @@ def test_a_program_that_was_started_without_walls_keeps_the_hosts_root() -> None
     finally:
         processes.send_signal(process, signal.SIGKILL)
     walls.clear(Pid(process.pid, process.started + 1))  # gone
+
+
+def test_a_program_that_ends_while_its_root_is_cleared_is_gone_and_that_is_fine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unshare = libc.unshare
+    with subprocess.Popen(["sleep", "60"]) as child:
+        process = processes.identify(child.pid)
+        assert process is not None
+
+        def end_it_meanwhile(flags: int) -> None:
+            child.kill()
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+            unshare(flags)
+
+        monkeypatch.setattr(libc, "unshare", end_it_meanwhile)
+        walls.clear(process)
 
 
 def test_it_is_in_its_cgroup_before_it_begins_and_does_not_begin_where_it_cannot_be(tmp_path: Path) -> None:
