@@ -73,13 +73,15 @@ reliability: setup-test ## the fault tests, longer than usual; writes docs/relia
 	  tests/host/faults tests/services/hypervisor/test_fault_schedules.py
 	@$(BIN)/python tests/host/faults/page.py .cache/reliability.json > docs/reliability.md
 
-ATTACKS := tests/host/attacks tests/services/serving/test_door.py $(addprefix tests/services/hypervisor/test_,cross_site.py open_calls.py other_users.py stores.py)
+# The soak first: all others run beside it.
+SOAK := tests/host/attacks/test_soak.py
+ATTACKS := $(SOAK) $(filter-out $(SOAK),$(wildcard tests/host/attacks/test_*.py)) tests/services/serving/test_door.py $(addprefix tests/services/hypervisor/test_,cross_site.py open_calls.py other_users.py stores.py)
 
 attack: setup-test ## the attack tests, a million inputs and a soak of two hours; writes docs/attacks.md
 	@rm -f .cache/attacks.jsonl .cache/attacks.xml && mkdir -p .cache
 	@$(SUDO) env ATOLL_CACHE=$(ATOLL_CACHE) ATOLL_ATTACKS=$(CURDIR)/.cache/attacks.jsonl \
 	  ATOLL_ATTACK_INPUTS=$${ATOLL_ATTACK_INPUTS:-1000000} ATOLL_ATTACK_SOAK_S=$${ATOLL_ATTACK_SOAK_S:-7200} \
-	  $(BIN)/python -m pytest -q --junitxml=.cache/attacks.xml $(ATTACKS)
+	  $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --junitxml=.cache/attacks.xml $(ATTACKS)
 	@$(BIN)/python tests/host/attacks/page.py .cache/attacks.xml .cache/attacks.jsonl > docs/attacks.md
 
 lock: ## resolve the dependencies anew, with hashes
