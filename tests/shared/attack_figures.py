@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from vitals import Vitals
 
 REPORT = os.environ.get("ATOLL_ATTACKS")
-INPUTS = int(os.environ.get("ATOLL_ATTACK_INPUTS") or 100_000)
+FEW_INPUTS = 100_000
+INPUTS = int(os.environ.get("ATOLL_ATTACK_INPUTS") or FEW_INPUTS)
 """How many inputs the fuzz tests send, all of them together."""
 SOAK_S = float(os.environ.get("ATOLL_ATTACK_SOAK_S") or 60)
 """How long the soak goes on."""

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
+import attack_figures
 from atoll.api import hypervisor as api
 from node_labs import Node
 
 KEPT = 1.10
 """How much of its memory a process may have more afterwards."""
-SPARE_MIB = 4.0
-"""And besides: an allocator keeps pages of which a part is in use, in the arena of each of its threads."""
+SPARE_MIB = 4.0 if attack_figures.INPUTS <= attack_figures.FEW_INPUTS else 0.0
+"""And besides, of an agent that was not long at work: each of its threads gets an arena of its own, and keeps it."""
 SPARE_DESCRIPTORS = 4
 """A call of our own that just ends, a log that is looked at."""
 POOLED_THREADS = 48
