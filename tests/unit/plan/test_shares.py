@@ -3,10 +3,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from atoll.errors import Conflict, Denied, Invalid
+from atoll.model.checks import NAME_PATTERN
 from atoll.model.identity import Identity
-from atoll.model.share import Share, ShareMount, check_mounts, is_within
+from atoll.model.share import Share, ShareMount, check_mounts, is_within, tag_of
+from atoll.model.vm import MachineType
 from atoll.plan.shares import (
     SYSTEM,
     Owner,
@@ -112,6 +115,8 @@ def test_kinds_without_folders_refuse_them_with_the_reason():
     with pytest.raises(Conflict, match="there is no virtiofsd"):
         check_kind(vm, {"qemu": "there is no virtiofsd"})
     check_kind(vm, {"qemu": ""})
+    with pytest.raises(Conflict, match="type microvm have no shared folders"):
+        check_kind(structs.replace(vm, machine_type=MachineType.MICROVM), {"qemu": ""})
 
 
 def test_a_change_moves_adds_and_removes():
@@ -123,3 +128,11 @@ def test_a_change_moves_adds_and_removes():
 def test_within_is_by_whole_names():
     assert is_within("/a/b", "/a")
     assert not is_within("/ab", "/a")
+
+
+@given(st.sets(st.from_regex(NAME_PATTERN, fullmatch=True).filter(lambda name: len(name) <= 63), max_size=5))
+def test_guests_know_shares_by_tags_that_fit_and_differ(names: set[str]):
+    tags = {tag_of(name) for name in names}
+    assert len(tags) == len(names)
+    assert all(len(tag) <= 36 for tag in tags)
+    assert tag_of("data") == "data"

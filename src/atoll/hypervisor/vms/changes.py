@@ -131,7 +131,9 @@ class Changes:
             return new
         if change.user_data is not UNSET or change.ssh_keys is not UNSET:
             check_honoured(new, image, b"" if change.user_data is UNSET else change.user_data)
-        return structs.replace(new, remarks=remarks(new, image, self._user_data(new, change)))
+        own_kernel = new.driver in self._bench.machines.hardware_kinds()
+        said = remarks(new, image, self._user_data(new, change), own_kernel=own_kernel)
+        return structs.replace(new, remarks=said)
 
     def _user_data(self, new: VM, change: ChangeVm) -> bytes:
         """What it will be given."""
