@@ -14,15 +14,13 @@ from msgspec import Struct, structs
 from atoll.errors import Conflict, Denied, Invalid, NotFound
 from atoll.model.identity import Identity
 from atoll.model.share import MAX_SHARES, Share, ShareMount, ShareOrigin, ShareUse, is_within
-from atoll.model.vm import VM, MachineType
+from atoll.model.vm import VM
 
 SYSTEM = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/usr"),
     *("/var/backups", "/var/cache", "/var/lib", "/var/lock", "/var/log", "/var/mail", "/var/run", "/var/spool"),
 )  # fmt: skip
 """The host's own: no guest gets anything in them."""
-NO_MICROVM = "machines of type microvm have no shared folders: nobody hears of what their guests ask for"
-OTHER_TYPE = "choose another type: --machine-type q35"
 HOMES = ("/home", "/root")
 """May not be shared whole: there are everybody's keys."""
 
@@ -135,8 +133,6 @@ def check_kind(vm: VM, problems: Mapping[str, str]) -> None:
             f"VM {vm.name}: machines of kind {vm.driver} have no shared folders",
             hint=f"these do: {', '.join(sorted(problems)) or 'none on this node'}",
         )
-    if vm.machine_type is MachineType.MICROVM:
-        raise Conflict(f"VM {vm.name}: {NO_MICROVM}", hint=OTHER_TYPE)
     if problems[vm.driver]:
         raise Conflict(
             f"VM {vm.name}: shared folders: {problems[vm.driver]}",

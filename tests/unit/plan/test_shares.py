@@ -3,13 +3,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from atoll.errors import Conflict, Denied, Invalid
 from atoll.model.checks import NAME_PATTERN
 from atoll.model.identity import Identity
 from atoll.model.share import Share, ShareMount, check_mounts, is_within, tag_of
-from atoll.model.vm import MachineType
 from atoll.plan.shares import (
     SYSTEM,
     Owner,
@@ -115,8 +113,6 @@ def test_kinds_without_folders_refuse_them_with_the_reason():
     with pytest.raises(Conflict, match="there is no virtiofsd"):
         check_kind(vm, {"qemu": "there is no virtiofsd"})
     check_kind(vm, {"qemu": ""})
-    with pytest.raises(Conflict, match="type microvm have no shared folders"):
-        check_kind(structs.replace(vm, machine_type=MachineType.MICROVM), {"qemu": ""})
 
 
 def test_a_change_moves_adds_and_removes():

@@ -128,6 +128,8 @@ class QemuDriver:
                 "landlock": _landlock(),
                 "cgroup": "limits of CPU, memory and processes for each VM",
                 "files": "only those of its own VM, opened for it beforehand",
+                "shares": folders.problem()
+                or "a process for each, behind walls of its own, as the VM's user",
             },
         )
 
@@ -473,7 +475,7 @@ class QemuDriver:
         watch.begin()
         self._servings[machine.ip] = [
             processes.on_gone(server, lambda: self._on_lost(machine.ip))
-            for server in folders.servers_of(machine).values()
+            for server in (folders.servers_of(machine).values() if record.read_folders(machine) else ())
         ]
 
     def _unfollow(self, ip: str) -> Watch | None:

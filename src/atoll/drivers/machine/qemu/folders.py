@@ -23,7 +23,6 @@ from atoll.drivers.machine.qemu import record
 from atoll.drivers.machine.qemu.argv import LONGEST_CMDLINE, board_of, cmdline_of
 from atoll.errors import Conflict, HostFailure
 from atoll.model.vm import MachineType
-from atoll.plan import shares
 from atoll.system import files, memory, mounts, pids, processes, steps, walls
 from atoll.system.failures import failing
 from atoll.system.mounts import IdRange
@@ -67,7 +66,11 @@ def problem() -> str:
 def check(machine: Machine) -> None:
     """Conflict for a machine that cannot have its folders, or whose guest could not be told where they are. Pure."""
     if board_of(machine) is MachineType.MICROVM:
-        raise Conflict(f"starting machine {machine.name}: {shares.NO_MICROVM}", hint=shares.OTHER_TYPE)
+        # Emulated, its devices hear only what goes through QEMU, and requests for a folder do not.
+        raise Conflict(
+            f"starting machine {machine.name}: machine type microvm has no shared folders",
+            hint=f"choose {MachineType.Q35}",
+        )
     if len(cmdline_of(machine, board_of(machine), "tcg", None)) > LONGEST_CMDLINE:
         raise Conflict(
             f"starting machine {machine.name}: the places of its folders do not fit into its kernel's command line",
@@ -128,8 +131,6 @@ class Servers:
 
 def servers_of(machine: Machine) -> Mapping[str, processes.Pid]:
     """Those that run for a machine, by the name of the share."""
-    if not record.read_folders(machine):
-        return {}
     return {
         name: process
         for number in processes.processes_in(machine.cgroup)
@@ -141,12 +142,13 @@ def servers_of(machine: Machine) -> Mapping[str, processes.Pid]:
 
 def lost_by(machine: Machine) -> tuple[str, ...]:
     """The folders that a machine was started with, and that nobody serves any longer."""
-    served = servers_of(machine)
-    return tuple(name for name in record.read_folders(machine) if name not in served)
+    had = record.read_folders(machine)
+    served = servers_of(machine) if had else {}
+    return tuple(name for name in had if name not in served)
 
 
 def clear_roots(machine: Machine) -> None:
     """Take away what they saw of the host while they started. They have when their QEMU has."""
-    for process in servers_of(machine).values():
+    for process in servers_of(machine).values() if record.read_folders(machine) else ():
         with contextlib.suppress(HostFailure):  # it has just ended, or is about to
             walls.clear(process)
