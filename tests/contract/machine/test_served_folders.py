@@ -258,3 +258,15 @@ async def test_a_folder_can_be_used_without_landlock_too(
     driver, machine = lab.driver(exits), with_folders(lab.machine(), shared(folder))
     await driver.start(machine)
     assert await tell(driver, machine, "cat /data/hello; echo x >/data/new") == (0, "good morning\n")
+
+
+async def test_a_guest_that_looks_at_more_files_than_can_be_open_still_opens_others(
+    lab: Any, exits: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served, "_OPEN_FILES", 256)
+    for number in range(2000):
+        (folder / f"file-{number}").touch()
+    driver, machine = lab.driver(exits), with_folders(lab.machine(), shared(folder))
+    await driver.start(machine)
+    status, said = await tell(driver, machine, "ls -l /data | wc -l; cat /data/hello")
+    assert (status, said.split(maxsplit=1)) == (0, ["2002", "good morning\n"])

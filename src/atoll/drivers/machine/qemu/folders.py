@@ -33,13 +33,15 @@ PACKAGE = "qemu-system-common"
 
 _MARK = "ATOLL_SHARE"
 """The variable by which one is known among the processes of its machine: it says whose folder it serves."""
-# It holds every file open that the guest knows of. Each takes memory that counts for the machine, so there is an end.
+# It holds every file open that the guest has in use. Each takes memory that counts for the machine, so there is an end.
 _OPEN_FILES = 65_536
 _MESSAGES = 16 << 10
 # It asks how many there may be before it reads that it is not to care.
 _MOST_FILES = Path("/proc/sys/fs/file-max")
-# chroot: the walls are namespaces already. timeout: the guest asks each time, since others write to the folder too.
-_OPTIONS = f"sandbox=chroot,source={walls.FOLDER},cache=auto,timeout=0,log_level=warn"
+# chroot: the walls are namespaces already. timeout: the guest asks each time, since others write to the folder too, and
+# lets go of what it does not use. no_readdirplus: of what it learns by listing alone it does not let go, and the first
+# large directory would take all open files.
+_OPTIONS = f"sandbox=chroot,source={walls.FOLDER},cache=auto,timeout=0,no_readdirplus,log_level=warn"
 
 
 class Served(Struct, frozen=True):
