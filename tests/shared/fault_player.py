@@ -32,7 +32,7 @@ from atoll.model.network import Address, Subnet, mac_for
 from atoll.model.node import Node
 from atoll.model.publishing import Publication
 from atoll.model.quota import HolderKind
-from atoll.model.share import Share
+from atoll.model.share import Share, ShareMount
 from atoll.model.vm import VM, RestartPolicy, SuspendTo, VmSpec, VmState
 from atoll.model.volume import VolumeSpec
 from fault_schedules import ENDED, REBOOTED, Agent, Schedule
@@ -500,6 +500,8 @@ class Player:
             spec = structs.replace(spec, role="web")
         if action == "create-restarting":
             spec = structs.replace(spec, restart=RestartPolicy.ON_CRASH)
+        if action == "create-shared":
+            spec = structs.replace(spec, shares=(ShareMount("spare", "/spare", read_only=True),))
         data = b"#!x" if action == "create-data" else b""
         return CreateVm(spec, data, Wait("started", 10), uuid.uuid4().hex, role_credential=credential)
 
@@ -508,7 +510,10 @@ class Player:
 
 
 CREATES = frozenset(
-    {"create", "create-disk", "create-data", "create-role", "create-restarting", "twin", "large-twin"}
+    {
+        *("create", "create-disk", "create-data", "create-role", "create-restarting", "create-shared"),
+        *("twin", "large-twin"),
+    }
 )
 OF_NODES = frozenset(
     {

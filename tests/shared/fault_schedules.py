@@ -115,6 +115,7 @@ _ROADS: dict[str, Agent] = {
     "handover": Agent("twin member twin", config="pool"),
     "pool": Agent("twin member", config="pool"),
     "qemu": Agent("create stop", config="cold"),
+    "qemu.folder-served": Agent("allow-share create-shared stop", config="cold"),
     "suspend": Agent("suspend-to-disk"),
     "resume": Agent("suspend resume"),
     "restore": Agent("suspend-to-disk resume"),

@@ -380,6 +380,9 @@ class AgentLab(QemuLab):
     async def booted(self, machine: Machine) -> None:
         """Who talks to the agent waits for it."""
 
+    async def until_boots(self, machine: Machine, count: int) -> None:
+        await until(lambda: self._log(machine).count(b"atoll: kernel is up") >= count)
+
 
 def make_appliance_files(directory: Path) -> BootFiles:
     cache = Path(os.environ.get("ATOLL_CACHE") or "/var/cache/atoll")

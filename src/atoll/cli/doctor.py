@@ -82,6 +82,7 @@ def examine(directory: Path) -> list[Finding]:
         "time": lambda: doctor_place.time(directory),
         "dns": doctor_place.dns,
         "container engine": doctor_place.engine,
+        "shared folders": doctor_place.folders,
         "forwarding": _docker,
         "bridged packets": _bridged,
         "vlans": _vlans,

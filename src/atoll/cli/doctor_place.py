@@ -1,4 +1,6 @@
-"""Where this machine stands: room, time, names, a container engine. Effects: looks; asks the name servers one question.
+"""Where this machine stands: room, time, names, a container engine, what serves folders.
+
+Effects: looks; asks the name servers one question.
 
 Each is a check of `atoll doctor`. What it found is judged by functions beside it, purely.
 """
@@ -110,6 +112,20 @@ def _answers(server: str) -> bool:
     except (OSError, ValueError, dns.exception.DNSException):
         return False
     return True
+
+
+def folders() -> Finding:
+    from atoll.drivers.machine.qemu.folders import PACKAGE, PROGRAM, problem
+
+    return judge_folders(problem(), str(PROGRAM), PACKAGE)
+
+
+def judge_folders(problem: str, program: str, package: str) -> Finding:
+    """`problem`: why virtual machines can have none."""
+    if not problem:
+        return Finding("shared folders", OK, f"{program} serves them to virtual machines")
+    why = "VMs of kind qemu can have no shared folders; others can"
+    return Finding("shared folders", WARN, f"there is no {program}", f"apt-get install {package}", why)
 
 
 def engine() -> Finding:

@@ -250,7 +250,12 @@ async def _supplies(
     probe = images.get(config.probe_image)
     kernel = images.path(probe, probe.boot.kernel)
     setting = registry.Setting(
-        signals.exit, kernel, config.state, config.container_engine, on_stall=signals.stall
+        signals.exit,
+        kernel,
+        config.state,
+        config.container_engine,
+        on_stall=signals.stall,
+        on_lost=signals.folder,
     )
     drivers = {name: await registry.load(name, setting) for name in config.drivers}
     for driver in drivers.values():

@@ -102,6 +102,7 @@ class Hypervisor:
         signals.reached.listen(self.stages.reached)
         signals.link.listen(self.pool.on_link)
         signals.link.listen(self.lost_links.changed)
+        signals.folder.listen(self.lost_links.folder_changed)
         signals.template.listen(self.pool.wake)
         self.pool.changed.listen(self._news.wake)
         self.vms.changed.listen(self._on_vm_change)

@@ -19,5 +19,7 @@ class Signals:
         """A guest reached a stage: the VM's IP, and the stage: dhcp or metadata."""
         self.link: Signal[[str | None, bool]] = Signal()
         """A link came or went: its name, None for any; and whether it is there."""
+        self.folder: Signal[[str]] = Signal()
+        """A machine may have lost a folder: the VM's IP."""
         self.template: Signal[[]] = Signal()
         """There is one more template that VMs can be forked from."""

@@ -21,8 +21,8 @@ from atoll.system import files, host, processes
 from atoll.system.directory_lock import alone_in
 
 NAME = "appliance"
-BUILDER_VERSION = 5
-HONOURS = (Ability.SCRIPT,)
+BUILDER_VERSION = 6
+HONOURS = (Ability.SCRIPT, Ability.SHARES)
 GUEST = Path(__file__).parent / "guest"
 BUSYBOX = Path("/bin/busybox")
 
@@ -43,6 +43,8 @@ MODULES = (
     "pvpanic_mmio",
     "virtio_console",
 )
+# Loaded only in guests that have folders of the host.
+FOLDER_MODULES = ("virtiofs",)
 
 # cryptomgr.notests: 0.25 s of self-tests under emulation. no_timer_check: on a busy host the test of the
 # timer interrupt can fail where the timer does not. panic: what cannot go on ends instead of hanging.
@@ -115,18 +117,18 @@ def built(store: ImageStore, cache: Path) -> Image | None:
 
 def _make(workshop: Path, package: packages.Package) -> None:
     agent = _compile(workshop)
-    kernel_image, modules = _kernel_files(packages.unpack(package, workshop), package.name)
+    kernel_image, modules, for_folders = _kernel_files(packages.unpack(package, workshop), package.name)
     applets = processes.run_blocking([str(BUSYBOX), "--list"]).stdout.decode().split()
     busybox = _busybox()
     files.write_durably(workshop / "kernel", _unpack_kernel(kernel_image) if UNPACK_KERNEL else kernel_image)
     files.write_durably(workshop / "bzimage", kernel_image)
-    initrd = cpio.archive(root_files(agent, busybox, applets, modules))
+    initrd = cpio.archive(root_files(agent, busybox, applets, modules, for_folders))
     files.write_durably(workshop / "initrd", initrd)
     rootfs = tar.archive(container_files(agent, busybox, applets))
     files.write_durably(workshop / "rootfs.tar", rootfs)
 
 
-def _kernel_files(tree: Path, package: str) -> tuple[bytes, dict[str, bytes]]:
+def _kernel_files(tree: Path, package: str) -> tuple[bytes, dict[str, bytes], dict[str, bytes]]:
     paths = {
         kernel.module_name(path.name): path for path in sorted(tree.glob("lib/modules/*/kernel/**/*.ko"))
     }
@@ -139,7 +141,9 @@ def _kernel_files(tree: Path, package: str) -> tuple[bytes, dict[str, bytes]]:
             raise HostFailure(f"unpacking {package}: there is no module {name} in it")
         return paths[name].read_bytes()
 
-    return images[0].read_bytes(), kernel.load_order(MODULES, read)
+    first = kernel.load_order(MODULES, read)
+    more = {name: data for name, data in kernel.load_order(FOLDER_MODULES, read).items() if name not in first}
+    return images[0].read_bytes(), first, more
 
 
 def _unpack_kernel(image: bytes) -> bytes:
@@ -214,6 +218,7 @@ def recipe(sources: Mapping[str, bytes], busybox: bytes) -> str:
         str(UNPACK_KERNEL),
         CMDLINE,
         *MODULES,
+        *FOLDER_MODULES,
         *CFLAGS,
         str(MIN_MEMORY_MIB),
         *HONOURS,
@@ -232,18 +237,31 @@ def origin(recipe: str, package: str) -> str:
 
 
 def root_files(
-    agent: bytes, busybox: bytes, applets: Sequence[str], modules: Mapping[str, bytes]
+    agent: bytes,
+    busybox: bytes,
+    applets: Sequence[str],
+    modules: Mapping[str, bytes],
+    for_folders: Mapping[str, bytes],
 ) -> list[cpio.Entry]:
-    """The initial file system. `modules` are in the order in which they are to be loaded. Pure."""
-    paths = {name: f"lib/modules/{name}.ko" for name in modules}
+    """The initial file system. `modules` are in the order in which they are to be loaded, and those `for_folders` after
+    them, where there are any. Pure."""
     return [
         *_common_files(agent, busybox),
         cpio.symlink("bin/sh", "busybox"),
         # The agent makes links of the others when the first program runs.
         cpio.regular_file("lib/applets", "".join(f"{name}\n" for name in sorted(applets)).encode()),
-        cpio.regular_file("lib/modules/load", "".join(f"/{path}\n" for path in paths.values()).encode()),
-        *(cpio.regular_file(paths[name], data) for name, data in modules.items()),
+        cpio.regular_file("lib/modules/load", _load_list(modules)),
+        cpio.regular_file("lib/modules/load-folders", _load_list(for_folders)),
+        *(cpio.regular_file(_module_path(name), data) for name, data in {**modules, **for_folders}.items()),
     ]
+
+
+def _module_path(name: str) -> str:
+    return f"lib/modules/{name}.ko"
+
+
+def _load_list(modules: Mapping[str, bytes]) -> bytes:
+    return "".join(f"/{_module_path(name)}\n" for name in modules).encode()
 
 
 def container_files(agent: bytes, busybox: bytes, applets: Sequence[str]) -> list[cpio.Entry]:

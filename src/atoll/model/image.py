@@ -40,6 +40,8 @@ class Ability(StrEnum):
     """They let those in who have one of the keys."""
     SSH_CERTIFICATES = "ssh-certificates"
     """They have an SSH server that trusts the cloud, and that the cloud vouches for: atoll vm ssh."""
+    SHARES = "shares"
+    """They mount the folders of their node at their places, also where they have a kernel of their own."""
     SCREEN = "screen"
     """They draw on a screen, if there is one."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Annotated
@@ -21,6 +22,7 @@ HOST_PATH_PATTERN = r"^(/[^/\x00-\x1f\x7f]{1,255})+$"
 GUEST_PATH_PATTERN = r"^(/[A-Za-z0-9._+@-]{1,64})+$"
 _MAX_HOST_PATH = 1024
 _MAX_GUEST_PATH = 256
+_LONGEST_TAG = 36
 
 HostPath = Annotated[
     str, Meta(pattern=HOST_PATH_PATTERN, max_length=_MAX_HOST_PATH, description="a folder of the node")
@@ -148,6 +150,15 @@ def check_mounts(mounts: tuple[ShareMount, ...]) -> None:
                 raise Invalid(
                     "share", str(mount), f"is in the way of {other}", hint="choose places that are apart"
                 )
+
+
+def tag_of(name: str) -> str:
+    """What guests with a kernel of their own know a share by: its name; of a long one the beginning, and what tells it
+    from others."""
+    if len(name) <= _LONGEST_TAG:
+        return name
+    rest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: _LONGEST_TAG - len(rest) - 1]}-{rest}"
 
 
 def is_within(path: str, directory: str) -> bool:

@@ -222,6 +222,7 @@ class VmSpec(Struct, frozen=True, forbid_unknown_fields=True):
         if self.root_mib is not None:
             check_range("root_mib", self.root_mib, MIN_ROOT_MIB, MAX_VOLUME_MIB, "MiB")
         check_mounts(self.shares)
+        check_folders(self.shares, self.machine_type)
 
 
 class Running(Struct, frozen=True):
@@ -386,6 +387,16 @@ def check_console(console: ConsoleKind, machine_type: MachineType) -> None:
     if console is ConsoleKind.VNC and machine_type is MachineType.MICROVM:
         raise Invalid(
             "console", str(console), "machine type microvm has no screen", hint=f"choose {MachineType.Q35}"
+        )
+
+
+def check_folders(shares: tuple[ShareMount, ...], machine_type: MachineType) -> None:
+    if shares and machine_type is MachineType.MICROVM:
+        raise Invalid(
+            "share",
+            str(shares[0]),
+            "machine type microvm has no shared folders",
+            hint=f"choose {MachineType.Q35}",
         )
 
 

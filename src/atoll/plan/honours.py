@@ -6,7 +6,9 @@ An image declares what its guests honour (`Image.honours`). Of one that does not
 from __future__ import annotations
 
 from atoll.errors import Conflict
+from atoll.model.hardware import Netboot
 from atoll.model.image import Ability, Image
+from atoll.model.share import tag_of
 from atoll.model.vm import VM, ConsoleKind
 
 SCRIPT = b"#!"
@@ -40,8 +42,9 @@ def check_honoured(vm: VM, image: Image, user_data: bytes) -> None:
         )
 
 
-def remarks(vm: VM, image: Image, user_data: bytes) -> tuple[str, ...]:
-    """What is as it was asked for, and may not be what was meant."""
+def remarks(vm: VM, image: Image, user_data: bytes, *, own_kernel: bool = False) -> tuple[str, ...]:
+    """What is as it was asked for, and may not be what was meant. `own_kernel`: its guest has one, and mounts folders
+    by itself."""
     found = []
     if user_data and not user_data.startswith((SCRIPT, *CLOUD_CONFIG)) and _lacks(image, Ability.CLOUD_INIT):
         found.append(
@@ -49,6 +52,13 @@ def remarks(vm: VM, image: Image, user_data: bytes) -> tuple[str, ...]:
         )
     if vm.console is ConsoleKind.VNC and _lacks(image, Ability.SCREEN):
         found.append(f"guests of image {image.name} draw nothing on a screen; their console is serial")
+    mounted = not _lacks(image, Ability.SHARES) and vm.netboot is Netboot.NEVER
+    if vm.shares and own_kernel and not mounted:
+        first = vm.shares[0]
+        found.append(
+            "its guest has to mount its folders itself, as root:"
+            f" mkdir -p {first.path}; mount -t virtiofs {tag_of(first.name)} {first.path}"
+        )
     return tuple(found)
 
 

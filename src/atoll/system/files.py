@@ -194,6 +194,22 @@ def listen_unix(path: Path, mode: int = 0o600) -> socket.socket:
     return listener
 
 
+def unix_pair(path: Path) -> tuple[socket.socket, socket.socket]:
+    """A listening socket, and a connection to it that waits to be taken, for those who insist to listen. They meet at
+    `path`, and nothing is left there."""
+    listener = listen_unix(path)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with failing(f"connecting to {path}"), _short_address(path) as address:
+            connection.connect(address)
+            path.unlink()
+    except BaseException:
+        listener.close()
+        connection.close()
+        raise
+    return listener, connection
+
+
 async def unix_socket(path: Path) -> socket.socket:
     """A socket connected to `path`, however long that is. OSError when nobody listens there."""
     import asyncio  # the command line uses this module too, and must not pay for a loop it does not run

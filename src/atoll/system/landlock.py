@@ -27,6 +27,8 @@ WRITE_FILE = 1 << 1
 READ_FILE = 1 << 2
 READ_DIR = 1 << 3
 IOCTL_DEVICE = 1 << 15
+ALL = (1 << 16) - 1
+"""All rights over files that any version knows."""
 
 # How many rights over files each version knows: refer came with 2, truncate with 3, ioctl on devices with 5.
 _FILE_RIGHTS = ((1, 13), (2, 14), (3, 15), (5, 16))

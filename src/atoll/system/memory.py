@@ -36,6 +36,16 @@ def seal(descriptor: int) -> None:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
 
 
+def create_fixed(name: str, size: int) -> int:
+    """The same, which can be written to and never becomes larger: what is written behind its end is lost."""
+    descriptor = create(name, size)
+    with failing(f"making a file in memory for {name}"):
+        fcntl.fcntl(
+            descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+        )
+    return descriptor
+
+
 def save(descriptor: int, path: Path) -> None:
     """Write it to disk, holes as holes, for good."""
     with failing(f"writing {path}"), new_file(path) as file:

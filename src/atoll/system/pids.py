@@ -98,6 +98,22 @@ def listener_of(path: Path) -> Pid | None:
     return None
 
 
+def variable(pid: int, name: str) -> str | None:
+    """A variable of the environment that a process was started with; None: it has none, or is gone."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    begin = f"{name}=".encode()
+    return next((word.removeprefix(begin).decode() for word in words if word.startswith(begin)), None)
+
+
+def end_first(pid: int) -> None:
+    """When its cgroup, or the host, is out of memory, it is ended before all others. Gone is fine."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
+
+
 def children(p: Pid) -> tuple[Pid, ...]:
     """The processes that it started, and whose end it would hear of."""
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -75,6 +76,11 @@ class Launch(Struct, frozen=True):
     env: Mapping[str, str] | None = None
     file_limit: int | None = None
     """The place in any file up to which it may write; in a cgroup or behind walls only."""
+    open_files: int | None = None
+    """How many files it may have open, where the host lets us give it so many."""
+    user_namespace: int | None = None
+    """A descriptor of one in which it is root, and has all rights over what is of that namespace's users; instead of a
+    uid. It can gain none outside."""
 
 
 async def run(
@@ -168,10 +174,12 @@ def spawn_blocking(launch: Launch) -> int:
     return process.pid
 
 
-def spawn_behind(walls: Walls, launch: Launch, readable: Sequence[int] = ()) -> int:
+def spawn_behind(
+    walls: Walls, launch: Launch, readable: Sequence[int] = (), folder: int | None = None
+) -> int:
     """As `spawn_blocking`, behind walls: it sees nothing of the host but its open files. Takes some milliseconds.
 
-    `readable`: those of its open files that it opens again by name.
+    `readable`: those of its open files that it opens again by name. `folder`: the mount that it has beside them.
     """
     # From inside the walls there is no way into a cgroup: it begins in it, or waits until it has been moved.
     group, entered = launch.cgroup, False
@@ -198,10 +206,11 @@ def spawn_behind(walls: Walls, launch: Launch, readable: Sequence[int] = ()) -> 
                     (stdin.fileno(), sink, sink),
                     cwd=Path("/"),
                     env=launch.env,
-                    pass_fds=launch.pass_fds,
+                    pass_fds=(*launch.pass_fds, *_namespaces_of(launch)),
                 ),
                 readable,
                 enter,
+                folder,
             )
         try:
             if group is not None and not entered:
@@ -258,7 +267,24 @@ def confined_argv(launch: Launch) -> list[str]:
             "--",
             *argv,
         ]
+    if launch.user_namespace is not None:
+        # Only a process with one thread can enter it: this one, and not us.
+        enter = [f"--user=/proc/self/fd/{launch.user_namespace}", "--setuid=0", "--setgid=0", "--"]
+        argv = [_program("nsenter"), *enter, _program("setpriv"), "--no-new-privs", "--", *argv]
+    if launch.open_files is not None:
+        number = _open_files(launch.open_files)
+        argv = [_program("prlimit"), f"--nofile={number}:{number}", "--", *argv]
     return argv
+
+
+def _open_files(wanted: int) -> int:
+    """So many as we may have ourselves: to give more is a right of its own, which root of a container lacks."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+
+
+def _namespaces_of(launch: Launch) -> tuple[int, ...]:
+    return () if launch.user_namespace is None else (launch.user_namespace,)
 
 
 def processes_in(cgroup: str) -> tuple[int, ...]:

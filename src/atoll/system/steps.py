@@ -40,6 +40,7 @@ STEPS = frozenset(
         # a machine: its cgroup, its place in the network, its process; and their removal
         *("launch.limited", "launch.plugged", "launch.started"),
         *("halt.killed", "halt.unplugged", "halt.released", "halt.discarded"),
+        "qemu.folder-served",
         *("qemu.spawned", "qemu.recorded", "qemu.connected", "qemu.cleared", "qemu.restored"),
         *("qemu.unwatched", "qemu.ended", "qemu.forgotten"),
         *("docker.named", "docker.imported", "docker.created", "docker.recorded", "docker.cleaned"),

@@ -2,6 +2,7 @@
 
     /start      while it starts, read only: the host's programs and libraries, /proc with itself in it, its devices
     /dev/null   all that is left when `clear` has taken /start away
+    /folder     one folder of the host, for those whose work it is
 
 All else reaches it as open files. Mounts, processes, shared memory, host name and links of the host and of other
 programs are not there for it; it is process 1 where it is. Landlock is a second wall around the same, where the
@@ -17,12 +18,12 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from atoll.system import landlock, libc, own_thread
+from atoll.system import landlock, libc, mounts, own_thread
 from atoll.system.failures import failing, ignoring
 from atoll.system.pids import Pid, opened
 
@@ -30,6 +31,9 @@ T = TypeVar("T")
 
 HOST_NAME = "walled"
 START = "/start"
+FOLDER = "/folder"
+
+_FACTS = f"{START}/facts"
 
 # Where the root is put together, in a mount namespace that nobody else sees.
 _STAGE = Path("/mnt")
@@ -48,14 +52,24 @@ class Walls:
     """For programs that need these devices while they start, and these directories beside those of the host's programs.
 
     `own_network`: they have none but what they are handed. Otherwise they have that of who starts them, for TCP.
+    `folder`: each is given one, to do all in it that its user may. `facts`: files in /proc that they read when they
+    start, as these are now.
     """
 
     def __init__(
-        self, devices: Sequence[Path] = (), programs: Sequence[Path] = (), *, own_network: bool = True
+        self,
+        devices: Sequence[Path] = (),
+        programs: Sequence[Path] = (),
+        *,
+        own_network: bool = True,
+        folder: bool = False,
+        facts: Sequence[Path] = (),
     ) -> None:
         self._devices = tuple(devices)
         self._programs = tuple(path for path in programs if path.parts[1] not in _PROGRAMS)
         self._own_network = own_network
+        self._folder = folder
+        self._facts = tuple(facts)
         self._root: int | None = None
         self._making = threading.Lock()
 
@@ -64,11 +78,13 @@ class Walls:
         function: Callable[[], T],
         readable: Sequence[int] = (),
         outside: Callable[[], None] = lambda: None,
+        folder: int | None = None,
     ) -> T:
         """Run a function inside new walls; the one program that it starts stays there. Errors come through.
 
         `readable`: open files that the program opens again, through /proc/self/fd.
         `outside`: is run in the same thread, before it goes in.
+        `folder`: a mount that is nowhere yet, and comes to be at /folder, where these walls have one.
         """
         root = self._held_root()
 
@@ -79,7 +95,12 @@ class Walls:
                 libc.setns(root, libc.CLONE_NEWNS)
                 libc.unshare(_OWN | libc.CLONE_NEWNET if self._own_network else _OWN)
                 libc.sethostname(HOST_NAME)
-                with _grants(self._devices, self._programs, readable) as grants:
+                with ExitStack() as stack:
+                    grants = stack.enter_context(_grants(self._devices, self._programs, readable))
+                    grants += stack.enter_context(_granted(map(_fact_in, self._facts), landlock.READ_FILE))
+                    if folder is not None:
+                        _put(folder)
+                        grants += stack.enter_context(_granted([Path(FOLDER)], landlock.ALL))
                     landlock.restrict(grants, tcp=not self._own_network)
             return function()
 
@@ -98,6 +119,10 @@ class Walls:
             held = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 _furnish(self._devices, self._programs)
+                _inform(self._facts)
+                if self._folder:
+                    (_STAGE / FOLDER.lstrip("/")).mkdir()
+                _close_stage()
                 libc.pivot_root(str(_STAGE))
             except BaseException:
                 os.close(held)
@@ -134,6 +159,15 @@ def _is_walled() -> bool:
     return first.is_symlink() and first.readlink() == Path(START.lstrip("/"), _PROGRAMS[0])
 
 
+def _put(folder: int) -> None:
+    """The folder comes to be at its place."""
+    place = os.open(FOLDER, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        mounts.put(folder, place)
+    finally:
+        os.close(place)
+
+
 def _furnish(devices: Sequence[Path], programs: Sequence[Path]) -> None:
     stage, start = _STAGE, _STAGE / START.lstrip("/")
     libc.mount("none", str(stage), "tmpfs", libc.MS_NOSUID | libc.MS_NOEXEC, "mode=0755,size=64k")
@@ -148,7 +182,6 @@ def _furnish(devices: Sequence[Path], programs: Sequence[Path]) -> None:
     (stage / "etc").symlink_to("start/etc")
     (start / "proc").mkdir()
     libc.mount("proc", str(start / "proc"), "proc", _IN_MEMORY, _PROC_OPTIONS)
-    (stage / "proc").symlink_to("start/proc")
     for path in programs:
         _bring(path, start)
         link = stage / str(path).lstrip("/")
@@ -159,7 +192,29 @@ def _furnish(devices: Sequence[Path], programs: Sequence[Path]) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         _bind(device, place)
         (stage / str(device).lstrip("/")).symlink_to(START + str(device))
-    for place in (start, stage):
+
+
+def _inform(facts: Sequence[Path]) -> None:
+    """/proc of the root: that of processes, of which each sees itself; or what has that and some facts in it."""
+    if not facts:
+        (_STAGE / "proc").symlink_to("start/proc")
+        return
+    (_STAGE / "proc").symlink_to(_FACTS.lstrip("/"))
+    known = _STAGE / _FACTS.lstrip("/")
+    known.mkdir()
+    (known / "self").symlink_to("../proc/self")
+    for fact in facts:
+        place = _STAGE / _fact_in(fact).relative_to("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(fact.read_bytes())
+
+
+def _fact_in(fact: Path) -> Path:
+    return Path(_FACTS, fact.relative_to("/proc"))
+
+
+def _close_stage() -> None:
+    for place in (_STAGE / START.lstrip("/"), _STAGE):
         libc.mount(None, str(place), None, libc.MS_BIND | libc.MS_REMOUNT | _IN_MEMORY | libc.MS_RDONLY)
 
 
@@ -183,24 +238,33 @@ def _bind(path: Path, place: Path) -> None:
 
 
 @contextmanager
+def _granted(paths: Iterable[Path], rights: int) -> Iterator[list[landlock.Grant]]:
+    with ExitStack() as stack:
+        grants = []
+        for path in paths:
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            grants.append(landlock.Grant(descriptor, rights))
+        yield grants
+
+
+@contextmanager
 def _grants(
     devices: Sequence[Path], programs: Sequence[Path], readable: Sequence[int]
 ) -> Iterator[list[landlock.Grant]]:
     """What Landlock leaves open: programs and libraries, devices, and files that are opened again."""
+    run_in = [place for name in (*_PROGRAMS, "etc") if (place := Path(START, name)).is_dir()]
     with ExitStack() as stack:
 
-        def granted(path: Path, rights: int) -> landlock.Grant:
-            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            stack.callback(os.close, descriptor)
-            return landlock.Grant(descriptor, rights)
+        def granted(paths: Iterable[Path], rights: int) -> list[landlock.Grant]:
+            return stack.enter_context(_granted(paths, rights))
 
         run = landlock.EXECUTE | landlock.READ_FILE | landlock.READ_DIR
         use = landlock.READ_FILE | landlock.WRITE_FILE
         yield [
-            *(granted(place, run) for name in (*_PROGRAMS, "etc") if (place := Path(START, name)).is_dir()),
-            *(granted(Path(START + str(path)), run) for path in programs),
-            granted(_NULL, use),
-            *(granted(device, use | landlock.IOCTL_DEVICE) for device in devices),
+            *granted([*run_in, *(Path(START + str(path)) for path in programs)], run),
+            *granted([_NULL], use),
+            *granted(devices, use | landlock.IOCTL_DEVICE),
             *(
                 landlock.Grant(number, landlock.READ_FILE)
                 for number in readable

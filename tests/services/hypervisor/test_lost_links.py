@@ -8,7 +8,7 @@ from atoll.api import hypervisor as api
 from atoll.api import observing
 from atoll.api.hypervisor import Since
 from atoll.api.observing import AuditQuery
-from atoll.hypervisor.vms.lost_links import METHOD
+from atoll.hypervisor.vms.lost_links import FOLDER_METHOD, METHOD
 from atoll.model.vm import VmState
 from atoll.plan.firewall import link_for
 from atoll.system import files
@@ -95,3 +95,18 @@ async def test_a_link_that_goes_with_its_machine_is_no_loss(ann, node):
     node.signals.link(LINK, False)
     assert (await ann.show("web")).reason == ""
     assert vm.ip == "10.9.0.5"
+
+
+async def test_a_folder_that_is_served_no_longer_is_told_and_put_right_by_a_reboot(ann, oper, node, until):
+    vm = await ann.create("web")
+    node.faults.lost_folders[vm.ip] = ["data"]
+    node.signals.folder(vm.ip)
+    node.signals.folder("10.9.0.99")
+    await until(lambda: node.service.vms.show("web").reason)
+    lost = await ann.show("web")
+    why = "its folder data is served no longer; to have it again: atoll vm reboot web"
+    assert (lost.state, lost.reason) == (VmState.RUNNING, why)
+    entries = [entry async for entry in oper.stream(observing.AUDIT, query=AuditQuery(method=FOLDER_METHOD))]
+    assert [(entry.name, entry.brief) for entry in entries[:-1]] == [("web", why)]
+    await ann.reboot("web")
+    assert (await ann.show("web")).reason == ""

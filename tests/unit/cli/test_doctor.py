@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from atoll.cli.doctor import advice
-from atoll.cli.doctor_place import WRITTEN, judge_dns, judge_engine, judge_time, name_servers
+from atoll.cli.doctor_place import WRITTEN, judge_dns, judge_engine, judge_folders, judge_time, name_servers
 from atoll.cli.finding import FAIL, OK, WARN, Finding
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -77,3 +77,10 @@ def test_an_engine_is_told_by_where_it_was_looked_for(named, answers, sockets, r
     found = judge_engine(named, answers, sockets)
     assert (found.result, word in found.found) == (result, True)
     assert bool(found.remedy) == bool(found.why) == (result != OK)
+
+
+@pytest.mark.parametrize(("problem", "result"), [("", OK), ("there is none", WARN)])
+def test_what_serves_folders_is_named_with_its_package_where_it_lacks(problem, result):
+    found = judge_folders(problem, "/usr/lib/qemu/virtiofsd", "qemu-system-common")
+    assert (found.result, "/usr/lib/qemu/virtiofsd" in found.found) == (result, True)
+    assert found.remedy == ("" if result is OK else "apt-get install qemu-system-common")

@@ -13,9 +13,15 @@ def test_the_module_list_names_the_files_in_load_order() -> None:
     entries = {
         entry.path: entry
         for entry in appliance.root_files(
-            b"agent", b"busybox", ["ls", "cat"], {"virtio": b"1", "button": b"2"}
+            b"agent",
+            b"busybox",
+            ["ls", "cat"],
+            {"virtio": b"1", "button": b"2"},
+            {"fuse": b"3", "virtiofs": b"4"},
         )
     }
+    assert entries["lib/modules/load-folders"].data == b"/lib/modules/fuse.ko\n/lib/modules/virtiofs.ko\n"
+    assert entries["lib/modules/virtiofs.ko"].data == b"4"
     assert entries["lib/modules/load"].data == b"/lib/modules/virtio.ko\n/lib/modules/button.ko\n"
     assert entries["lib/modules/button.ko"].data == b"2"
     assert entries["lib/applets"].data == b"cat\nls\n"
@@ -24,7 +30,7 @@ def test_the_module_list_names_the_files_in_load_order() -> None:
 
 
 def test_the_root_makes_an_archive() -> None:
-    root = appliance.root_files(b"agent", b"busybox", ["ls"], {"virtio": b"1"})
+    root = appliance.root_files(b"agent", b"busybox", ["ls"], {"virtio": b"1"}, {})
     assert cpio.archive(root) == cpio.archive(reversed(root))
 
 

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.errors import Conflict
+from atoll.model.hardware import Netboot
 from atoll.model.image import Ability, DirectBoot, Image
+from atoll.model.share import ShareMount
 from atoll.model.vm import ConsoleKind
 from atoll.plan.honours import CLOUD_CONFIG, check_honoured, remarks
 from samples import a_vm
@@ -54,6 +56,15 @@ def test_what_is_kept_and_not_run_is_said() -> None:
     (dark,) = remarks(a_vm(console=ConsoleKind.VNC), APPLIANCE, b"")
     assert "draw nothing" in dark
     assert remarks(a_vm(console=ConsoleKind.VNC), image(Ability.SCREEN), b"") == ()
+
+
+def test_folders_that_a_guest_has_to_mount_itself_are_said_with_the_command() -> None:
+    vm = a_vm(shares=(ShareMount("data", "/srv/data"),))
+    (said,) = remarks(vm, APPLIANCE, b"", own_kernel=True)
+    assert said.endswith("mkdir -p /srv/data; mount -t virtiofs data /srv/data")
+    assert remarks(vm, APPLIANCE, b"") == remarks(vm, image(Ability.SHARES), b"", own_kernel=True) == ()
+    netbooted = a_vm(shares=vm.shares, netboot=Netboot.ALWAYS)
+    assert remarks(netbooted, image(Ability.SHARES), b"", own_kernel=True) == (said,)
 
 
 @given(

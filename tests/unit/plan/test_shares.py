@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.errors import Conflict, Denied, Invalid
+from atoll.model.checks import NAME_PATTERN
 from atoll.model.identity import Identity
-from atoll.model.share import Share, ShareMount, check_mounts, is_within
+from atoll.model.share import Share, ShareMount, check_mounts, is_within, tag_of
 from atoll.plan.shares import (
     SYSTEM,
     Owner,
@@ -123,3 +124,11 @@ def test_a_change_moves_adds_and_removes():
 def test_within_is_by_whole_names():
     assert is_within("/a/b", "/a")
     assert not is_within("/ab", "/a")
+
+
+@given(st.sets(st.from_regex(NAME_PATTERN, fullmatch=True).filter(lambda name: len(name) <= 63), max_size=5))
+def test_guests_know_shares_by_tags_that_fit_and_differ(names: set[str]):
+    tags = {tag_of(name) for name in names}
+    assert len(tags) == len(names)
+    assert all(len(tag) <= 36 for tag in tags)
+    assert tag_of("data") == "data"

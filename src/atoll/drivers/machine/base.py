@@ -141,6 +141,8 @@ class Seen(Struct, frozen=True):
     exit: Exit | None = None
     lost: tuple[str, ...] = ()
     """Links of it that somebody removed while it runs: it has none in their place."""
+    lost_folders: tuple[str, ...] = ()
+    """Folders that it was started with, and has no longer."""
     stalled: bool = False
     """It is paused, since there is no room for what its guest writes."""
     frozen: bool = False
@@ -154,6 +156,10 @@ OnExit = Callable[[str, Exit], None]
 OnStall = Callable[[str, bool], None]
 """Called in the event loop with the IP of a machine that was paused since there is no room for what its guest
 writes (True), or that goes on (False)."""
+
+
+OnLost = Callable[[str], None]
+"""Called in the event loop with the IP of a machine that may have lost a folder: `inspect` says it."""
 
 
 class Console(Protocol):

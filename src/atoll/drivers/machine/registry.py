@@ -6,15 +6,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from atoll.drivers.machine.base import MachineDriver, OnExit, OnStall
+from atoll.drivers.machine.base import MachineDriver, OnExit, OnLost, OnStall
 from atoll.errors import Invalid
 
 NAMES = ("qemu", "lxc", "docker", "sim")
 
 
 class Setting(Struct, frozen=True):
-    """What the node gives to drivers: whom to tell of exits and of machines that are paused for want of room, a kernel
-    to try accelerators with, a cache.
+    """What the node gives to drivers: whom to tell of exits, of machines that are paused for want of room and of
+    those that lost a folder; a kernel to try accelerators with, a cache.
 
     `engine` is the socket of the container engine.
     """
@@ -24,6 +24,7 @@ class Setting(Struct, frozen=True):
     cache: Path
     engine: Path = Path("/run/docker.sock")
     on_stall: OnStall = lambda _ip, _stalled: None
+    on_lost: OnLost = lambda _ip: None
 
 
 async def load(name: str, setting: Setting) -> MachineDriver:
@@ -33,7 +34,7 @@ async def load(name: str, setting: Setting) -> MachineDriver:
         from atoll.drivers.machine.qemu.driver import QemuDriver
 
         verdict = await probe.choose(setting.probe_kernel, setting.cache / "accelerator.json")
-        return QemuDriver(verdict.accelerator, setting.on_exit, setting.on_stall)
+        return QemuDriver(verdict.accelerator, setting.on_exit, setting.on_stall, setting.on_lost)
     if name == "lxc":
         from atoll.drivers.machine.lxc.driver import LxcDriver
 

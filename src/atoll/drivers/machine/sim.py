@@ -78,8 +78,9 @@ class SimFaults:
     """What shall go wrong.
 
     `fail` names steps that fail, `deaf` the IPs of guests that ignore their power button, `lost` those of
-    machines whose link was removed since they were started, `full` those of machines that have no room for what
-    they write; `hook` gets each step and IP, and may raise or do anything else.
+    machines whose link was removed since they were started, `lost_folders` the folders that machines lost since,
+    `full` those of machines that have no room for what they write; `hook` gets each step and IP, and may raise or do
+    anything else.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class SimFaults:
         self.fail = set(fail)
         self.deaf = set(deaf)
         self.lost: set[str] = set()
+        self.lost_folders: dict[str, list[str]] = {}
         self.full: set[str] = set()
         self.hook = hook
 
@@ -287,7 +289,13 @@ class SimDriver:
                 continue
             lost = (machine.nic.link,) if record.exit is None and machine.ip in self.faults.lost else ()
             seen[machine.ip] = Seen(
-                machine.ip, record.pid, record.exit, lost, stalled=record.stalled, frozen=record.frozen
+                machine.ip,
+                record.pid,
+                record.exit,
+                lost,
+                tuple(self.faults.lost_folders.get(machine.ip, ())),
+                stalled=record.stalled,
+                frozen=record.frozen,
             )
             if record.exit is None:
                 self._watched.add(machine.ip)
@@ -427,6 +435,7 @@ class SimDriver:
             record = Record(pid=pid, waiting=waiting, disks=names, screen=machine.screen, macs=macs)
             _write(machine, record)
             self.faults.lost.discard(machine.ip)
+            self.faults.lost_folders.pop(machine.ip, None)
             _append(log, _banner(machine))
             self.faults.strike("started", machine.ip)
             undo.commit()

@@ -40,6 +40,7 @@ from atoll.model.vm import (
     Running,
     VmState,
     check_console,
+    check_folders,
     check_netboot,
     check_policies,
     check_watchdog,
@@ -131,7 +132,9 @@ class Changes:
             return new
         if change.user_data is not UNSET or change.ssh_keys is not UNSET:
             check_honoured(new, image, b"" if change.user_data is UNSET else change.user_data)
-        return structs.replace(new, remarks=remarks(new, image, self._user_data(new, change)))
+        own_kernel = new.driver in self._bench.machines.hardware_kinds()
+        said = remarks(new, image, self._user_data(new, change), own_kernel=own_kernel)
+        return structs.replace(new, remarks=said)
 
     def _user_data(self, new: VM, change: ChangeVm) -> bytes:
         """What it will be given."""
@@ -184,6 +187,7 @@ def plan_change(vm: VM, change: ChangeVm, identity: Identity, room: Room, now: d
     check_hardware(new, room.hardware_kinds)
     if change.add_shares is not UNSET or change.remove_shares is not UNSET:
         new = _with_shares(new, change, identity, room)
+    check_folders(new.shares, new.machine_type)
     if "owner_users" in given or "owner_groups" in given:
         _check_owners(vm, new, identity, room)
     if change.subnet is not UNSET and change.subnet != vm.subnet:

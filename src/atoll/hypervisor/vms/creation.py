@@ -119,7 +119,7 @@ def plan_vm(
         check_root(vm.root_mib, room.spaces, room.volumes)
     check_honoured(vm, image, request.user_data)
     placed = place(spec.volumes, room.spaces, room.volumes, vm.volumes[:1])
-    said = remarks(vm, image, request.user_data)
+    said = remarks(vm, image, request.user_data, own_kernel=vm.driver in room.hardware_kinds)
     return structs.replace(vm, volumes=(vm.volumes[0], *placed), remarks=said)
 
 

@@ -156,7 +156,7 @@ async def _take(service: Recovering, action: Remedy, vm: VM, seen: Seen | None) 
             await service.exits.found(vm, Exit.CRASHED)
         case Remedy.ADOPT:
             await service.life.adopt(vm, held=seen is not None and seen.frozen)
-            await service.lost_links.note(vm, seen.lost if seen else ())
+            await service.lost_links.note(vm, seen)
             service.stalls.note(vm, seen is not None and seen.stalled)
         case Remedy.KEEP_HELD:
             await service.suspensions.keep_held(vm)

@@ -1,6 +1,8 @@
 /* The guest agent: process 1 of the appliance. Effects: through the other files.
  *
  *   mounts, modules -> interface -> DHCP -> metadata -> port 80 open, user data running -> further interfaces
+ *                          |                            |
+ *                          +-> folders of the host -----+
  *                          |
  *                          +-> all modules, then wait: the guest becomes a template, and its copies go on from
  *                              here when they are told who they are (channel_message.h)
@@ -21,6 +23,7 @@
 #include "console.h"
 #include "dhcp.h"
 #include "disks.h"
+#include "folders.h"
 #include "hands.h"
 #include "identity.h"
 #include "instance.h"
@@ -72,6 +75,7 @@ static void on_metadata(const struct metadata *metadata)
     /* One that was told who it is has its name already; a script needs the rest too. */
     if (!waits || metadata->user_data_length)
         network_settle();
+    folders_wait();
     bool open = server_start(&instance);
     log_release();
     say("metadata: instance %s, %zu bytes of user data", instance.id[0] ? instance.id : "(unknown)",
@@ -114,6 +118,7 @@ static void ask_for_address(void)
 /* What needs all modules. */
 static void serve_the_host(void)
 {
+    folders_wait();
     hands_start();
     disks_start();
 }
@@ -230,6 +235,7 @@ static void find_nic(void *context)
         serve_the_host();
         timer_start(&wait_timer, SETTLE_MS);
     } else if (found) {
+        folders_start();
         start_network();
     } else {
         find_nic_later();

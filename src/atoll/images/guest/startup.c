@@ -64,22 +64,39 @@ static void load_module(const char *path)
         close(fd);
 }
 
+static bool load_next(FILE *list)
+{
+    char path[256];
+
+    if (!list || !fgets(path, sizeof path, list))
+        return false;
+    path[strcspn(path, "\n")] = 0;
+    load_module(path);
+    return true;
+}
+
 bool startup_load_module(void)
 {
     static FILE *list;
     static bool ended;
-    char path[256];
 
     if (!list && !ended)
         list = fopen(MODULES, "re");
-    if (!list || !fgets(path, sizeof path, list)) {
-        if (list)
-            fclose(list);
-        list = NULL;
-        ended = true;
-        return false;
-    }
-    path[strcspn(path, "\n")] = 0;
-    load_module(path);
-    return true;
+    if (load_next(list))
+        return true;
+    if (list)
+        fclose(list);
+    list = NULL;
+    ended = true;
+    return false;
+}
+
+void startup_load_modules(const char *path)
+{
+    FILE *list = fopen(path, "re");
+
+    while (load_next(list))
+        ;
+    if (list)
+        fclose(list);
 }

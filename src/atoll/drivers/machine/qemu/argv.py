@@ -11,9 +11,10 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from msgspec import Struct
 
-from atoll.drivers.machine.base import Machine, Nic
+from atoll.drivers.machine.base import Machine, Nic, SharedFolder
 from atoll.drivers.machine.qemu.block import Places, disk_args
 from atoll.model.hardware import BootFrom, Watchdog
+from atoll.model.share import tag_of
 from atoll.model.vm import MachineType
 
 Accelerator = Literal["kvm", "tcg"]
@@ -24,6 +25,9 @@ CONSOLE = "console"
 HANDS = "hands"
 LOG_SET = 1
 """What the serial line and the set of files with its log are called in QEMU."""
+
+LONGEST_CMDLINE = 2047
+"""What Linux takes on x86; the rest it leaves out without a word."""
 
 _MIN_TRANSLATED_MIB = 32
 _MAX_TRANSLATED_MIB = 128
@@ -64,6 +68,10 @@ class Files(Struct, frozen=True):
     """It waits for a word of ours when it has them."""
     places: Places | None = None
     """Where its disks are to be, where that is not up to us."""
+    folders: tuple[int, ...] = ()
+    """Connections to those who serve its folders."""
+    shared_ram: int | None = None
+    """A file that is its memory, where others than QEMU have it too."""
 
     @property
     def state(self) -> int | None:
@@ -73,7 +81,12 @@ class Files(Struct, frozen=True):
     def numbers(self) -> tuple[int, ...]:
         always = (self.kernel, self.initrd, *self.taps, self.monitor, self.log, self.hands, *self.disks)
         one = self.template
-        more = (self.incoming, *((one.ram, one.channel, one.state) if one is not None else ()))
+        more = (
+            self.incoming,
+            self.shared_ram,
+            *self.folders,
+            *((one.ram, one.channel, one.state) if one is not None else ()),
+        )
         return (*always, *(number for number in more if number is not None))
 
 
@@ -85,9 +98,9 @@ def qemu_argv(
     return (
         binary,
         *base_args(files.template),
-        *board_args(board, files.template),
+        *board_args(board, own_memory=files.template is not None or files.shared_ram is not None),
         *cpu_args(machine, accelerator),
-        *memory_args(machine, files.template),
+        *memory_args(machine, files),
         *boot_args(machine, files, cmdline_of(machine, board, accelerator, tsc_khz)),
         *identity_args(machine, board),
         *channel_args(files),
@@ -97,6 +110,7 @@ def qemu_argv(
         *hands_args(board, files.hands),
         *display_args(machine),
         *watchdog_args(machine),
+        *folder_args(machine.folders, files.folders),
         *template_args(files.template),
         *incoming_args(files),
     )
@@ -128,9 +142,10 @@ def base_args(template: TemplateFiles | None = None) -> list[str]:
     ]
 
 
-def board_args(board: MachineType, template: TemplateFiles | None = None) -> list[str]:
+def board_args(board: MachineType, *, own_memory: bool = False) -> list[str]:
+    """`own_memory`: `memory_args` says what it has for memory."""
     # A guest's memory goes neither into core dumps nor into pages that are shared with other guests.
-    private = "dump-guest-core=off,mem-merge=off" + (",memory-backend=ram" if template else "")
+    private = "dump-guest-core=off,mem-merge=off" + (",memory-backend=ram" if own_memory else "")
     if board is MachineType.MICROVM:
         # acpi: without it there is no power button. rtc: without it the guest starts in 1970.
         return ["-machine", f"microvm,acpi=on,rtc=on,{private}"]
@@ -156,14 +171,16 @@ def overhead_mib(accelerator: Accelerator) -> int:
     return _OWN_MIB if accelerator == "kvm" else _OWN_MIB + _MAX_TRANSLATED_MIB
 
 
-def memory_args(machine: Machine, template: TemplateFiles | None) -> list[str]:
+def memory_args(machine: Machine, files: Files) -> list[str]:
     size = ["-m", f"size={machine.memory_mib}M"]
-    if template is None:
+    template = files.template
+    if template is None and files.shared_ram is None:
         return size
-    if template.ram is None:
+    number = files.shared_ram if template is None else template.ram
+    if number is None:
         return [*size, "-object", f"memory-backend-ram,id=ram,size={machine.memory_mib}M"]
-    share = "on" if template.state is None else "off"
-    path = f"/proc/self/fd/{template.ram}"
+    share = "on" if template is None or template.state is None else "off"
+    path = f"/proc/self/fd/{number}"
     backend = f"memory-backend-file,id=ram,size={machine.memory_mib}M,mem-path={path},share={share}"
     return [*size, "-object", backend]
 
@@ -217,9 +234,9 @@ def incoming_args(files: Files) -> list[str]:
 
 
 def cmdline_of(machine: Machine, board: MachineType, accelerator: Accelerator, tsc_khz: int | None) -> str:
+    words = [machine.cmdline, *(folder_word(folder) for folder in machine.folders)]
     if board is not MachineType.MICROVM:
-        return machine.cmdline
-    words = [machine.cmdline]
+        return " ".join(words).strip()
     # Without the hint, an emulated microvm hangs in TSC calibration in a quarter of its boots.
     if accelerator == "tcg" and tsc_khz is not None:
         words.append(f"tsc_early_khz={tsc_khz}")
@@ -294,6 +311,20 @@ def hands_args(board: MachineType, listener: int) -> list[str]:
         "-device",
         f"virtserialport,id={HANDS},bus={HANDS}-bus.0,chardev={HANDS},name=atoll.hands",
     ]
+
+
+def folder_args(folders: Sequence[SharedFolder], connections: Sequence[int]) -> list[str]:
+    """Folders, each known to the guest by its tag."""
+    args: list[str] = []
+    for index, (folder, connection) in enumerate(zip(folders, connections, strict=True)):
+        args += ["-chardev", f"socket,id=folder{index},fd={connection}"]
+        args += ["-device", f"vhost-user-fs-pci,chardev=folder{index},tag={tag_of(folder.name)}"]
+    return args
+
+
+def folder_word(folder: SharedFolder) -> str:
+    """What tells the agent in the guest where a folder is to be: images/guest/folders.c."""
+    return f"atoll.folder={tag_of(folder.name)}:{folder.target}{':ro' if folder.read_only else ''}"
 
 
 def display_args(machine: Machine) -> list[str]:

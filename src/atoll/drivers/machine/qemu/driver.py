@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -22,13 +22,14 @@ from atoll.drivers.machine.base import (
     Exit,
     Machine,
     OnExit,
+    OnLost,
     OnStall,
     Process,
     Seen,
     capabilities_of,
 )
 from atoll.drivers.machine.console_log import limit_of
-from atoll.drivers.machine.qemu import disks, hands, record, saved
+from atoll.drivers.machine.qemu import disks, folders, hands, record, saved
 from atoll.drivers.machine.qemu.argv import Accelerator, overhead_mib
 from atoll.drivers.machine.qemu.channel import PARK, new_order
 from atoll.drivers.machine.qemu.channel import opened as opened_channel
@@ -85,6 +86,7 @@ class QemuDriver:
         accelerator: Accelerator,
         on_exit: OnExit,
         on_stall: OnStall = lambda _ip, _stalled: None,
+        on_lost: OnLost = lambda _ip: None,
         *,
         binary: str = "qemu-system-x86_64",
         namespace: str | None = None,
@@ -92,11 +94,15 @@ class QemuDriver:
         self._accelerator: Accelerator = accelerator
         self._on_exit = on_exit
         self._on_stall = on_stall
+        self._on_lost = on_lost
         self._namespace = namespace
         self._binary = binary
         self._launcher = Launcher(accelerator, binary, namespace)
         self._templates = LoadedTemplates(self._launcher, accelerator, binary)
+        self._servers = folders.Servers()
         self._watches: dict[str, Watch] = {}
+        self._servings: dict[str, list[Callable[[], None]]] = {}
+        """How to hear no more of those that serve a machine's folders."""
         self._consoles: dict[str, LogConsole] = {}
         self._opening: dict[str, asyncio.Lock] = {}
         self._ports: dict[str, hands.Port] = {}
@@ -122,6 +128,8 @@ class QemuDriver:
                 "landlock": _landlock(),
                 "cgroup": "limits of CPU, memory and processes for each VM",
                 "files": "only those of its own VM, opened for it beforehand",
+                "shares": folders.problem()
+                or "a process for each, behind walls of its own, as the VM's user",
             },
         )
 
@@ -186,6 +194,17 @@ class QemuDriver:
         lost = next((disk.name for disk in machine.disks if disk.path is None), None)
         if lost is not None:
             raise Conflict(f"machine {machine.name}: keeping its memory: disk {lost} is in memory itself")
+        shared = record.read_folders(machine)
+        if shared:
+            raise Conflict(
+                f"machine {machine.name}: keeping its memory: who serves its folder {shared[0]} knows what is open"
+                " there, and that cannot be kept",
+                hint=f"suspend it to memory: atoll vm suspend {machine.name}; or take its folders from it first",
+                details={"folders": list(shared)},
+            )
+
+    def share_problem(self) -> str:
+        return folders.problem()
 
     async def save(self, machine: Machine) -> None:
         watch = await self._watching(machine, "keeping its memory")
@@ -207,7 +226,7 @@ class QemuDriver:
     async def kill(self, machine: Machine) -> None:
         async with self._lock(machine):
             # Forgotten first: an end that comes from here on is ours, and not reported.
-            watch = self._watches.pop(machine.ip, None)
+            watch = self._unfollow(machine.ip)
             if watch is not None:
                 await watch.stop()
             steps.step("qemu.unwatched")
@@ -309,8 +328,7 @@ class QemuDriver:
         await disks.grow(watch, disk)
 
     async def close(self) -> None:
-        watches = tuple(self._watches.values())
-        self._watches.clear()
+        watches = [watch for ip in tuple(self._watches) if (watch := self._unfollow(ip)) is not None]
         consoles = tuple(self._consoles.values())
         self._consoles.clear()
         for port in self._ports.values():
@@ -331,6 +349,7 @@ class QemuDriver:
         return structs.replace(
             seen,
             lost=links.missing([nic.link for nic in machine.nics], self._namespace),
+            lost_folders=folders.lost_by(machine),
             stalled=watch is not None and watch.stalled,
             frozen=watch is not None and watch.frozen,
         )
@@ -379,6 +398,7 @@ class QemuDriver:
         with contextlib.suppress(TimedOut, Unreachable, HostFailure):
             await watch.connect(ATTACH_TIMEOUT_S)
             await clear_root(process)
+            await aside.run(folders.clear_roots, machine)
         if not watch.ending:
             self._follow(machine, watch)
             await aside.run(self.let_log_grow, machine)
@@ -390,17 +410,20 @@ class QemuDriver:
 
     async def _start(self, machine: Machine, memory: Memory | None = None) -> None:
         await record.forget(machine)
-        async with Undo() as undo:
-            undo.add(record.forget, machine)
+        async with Undo() as undo, self._served(machine, undo) as served:
             async with disks.opened(machine) as numbers:
-                process, opened = await self._launcher.launch(machine, undo, memory, numbers)
+                process, opened = await self._launcher.launch(
+                    machine, undo, memory, numbers, served.connections
+                )
             watch = self._new_watch(machine, process)
             undo.add(watch.stop)
             try:
                 await watch.connect(START_TIMEOUT_S)
                 steps.step("qemu.connected")
             except AtollError as error:
-                raise failed_start(machine, error) from error
+                raise failed_start(machine, error, served.said()) from error
+            if served.connections:
+                await aside.run(folders.clear_roots, machine)
             clearing = asyncio.ensure_future(clear_root(process))
             try:
                 if (state := opened.state) is not None:
@@ -412,6 +435,14 @@ class QemuDriver:
             steps.step("qemu.restored")
             undo.commit()
         self._follow(machine, watch)
+
+    @contextlib.asynccontextmanager
+    async def _served(self, machine: Machine, undo: Undo) -> AsyncIterator[folders.Served]:
+        """Its folders are served, to whoever has the connections. `undo` ends that."""
+        undo.add(record.forget, machine)
+        undo.add(end_all, machine)
+        with contextlib.ExitStack() as ours:
+            yield await aside.run(ours.enter_context, self._servers.started(machine))
 
     async def _restore(self, machine: Machine, watch: Watch, state: int) -> None:
         try:
@@ -426,7 +457,7 @@ class QemuDriver:
     def _new_watch(self, machine: Machine, process: processes.Pid) -> Watch:
         def finished(watch: Watch, reason: Exit) -> None:
             if self._watches.get(machine.ip) is watch:
-                del self._watches[machine.ip]
+                self._unfollow(machine.ip)
                 if machine.ip in self._consoles:
                     self._consoles.pop(machine.ip).end()
                 if machine.ip in self._ports:
@@ -442,6 +473,16 @@ class QemuDriver:
     def _follow(self, machine: Machine, watch: Watch) -> None:
         self._watches[machine.ip] = watch
         watch.begin()
+        self._servings[machine.ip] = [
+            processes.on_gone(server, lambda: self._on_lost(machine.ip))
+            for server in (folders.servers_of(machine).values() if record.read_folders(machine) else ())
+        ]
+
+    def _unfollow(self, ip: str) -> Watch | None:
+        """Hear no more of it."""
+        for cancel in self._servings.pop(ip, ()):
+            cancel()
+        return self._watches.pop(ip, None)
 
     async def _close_port(self, machine: Machine) -> None:
         port = self._ports.pop(machine.ip, None)
@@ -463,5 +504,6 @@ def _running_process(machine: Machine, known: Started | None) -> processes.Pid |
     """Its QEMU: the one on record, or the one in its cgroup, if we were killed before it was recorded."""
     if known is not None and processes.alive(known.process()):
         return known.process()
-    found = (processes.identify(pid) for pid in processes.processes_in(machine.cgroup))
+    servers = {process.pid for process in folders.servers_of(machine).values()}
+    found = (processes.identify(pid) for pid in processes.processes_in(machine.cgroup) if pid not in servers)
     return next((process for process in found if process is not None and processes.alive(process)), None)

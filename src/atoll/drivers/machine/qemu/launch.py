@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from atoll.drivers.machine.base import Machine, Nic
 from atoll.drivers.machine.console_log import begin_behind, limit_of
@@ -18,6 +18,7 @@ from atoll.drivers.machine.qemu.monitor import end
 from atoll.drivers.machine.qemu.probe import KVM, host_tsc_khz, kvm_group
 from atoll.errors import AtollError, HostFailure
 from atoll.system import aside, cgroups, files, links, processes, steps, walls
+from atoll.system import memory as memory_files
 from atoll.system.failures import failing
 from atoll.system.undo import Undo
 
@@ -48,17 +49,31 @@ class Launcher:
         return qemu_argv(machine, opened, self._accelerator, binary=self._binary, tsc_khz=self._tsc_khz)
 
     async def launch(
-        self, machine: Machine, undo: Undo, memory: Memory | None = None, disks: Sequence[int] = ()
+        self,
+        machine: Machine,
+        undo: Undo,
+        memory: Memory | None = None,
+        disks: Sequence[int] = (),
+        folders: Sequence[int] = (),
     ) -> tuple[processes.Pid, Files]:
         """Its process, on record, and the numbers that its files have there; `undo` ends it."""
-        return await aside.run(self._launch, machine, undo, memory, disks)
+        return await aside.run(self._launch, machine, undo, memory, disks, folders)
 
     def _launch(
-        self, machine: Machine, undo: Undo, memory: Memory | None, disks: Sequence[int]
+        self,
+        machine: Machine,
+        undo: Undo,
+        memory: Memory | None,
+        disks: Sequence[int],
+        folders: Sequence[int],
     ) -> tuple[processes.Pid, Files]:
         record.prepare(machine)
         with contextlib.ExitStack() as ours:
             opened = self._open_files(machine, undo, ours, memory, disks)
+            if folders:
+                opened = structs.replace(
+                    opened, folders=tuple(folders), shared_ram=_shared_ram(machine, ours)
+                )
             launch = processes.Launch(
                 argv=self.argv(machine, opened),
                 uid=machine.uid,
@@ -140,6 +155,13 @@ async def clear_root(process: processes.Pid) -> None:
     steps.step("qemu.cleared")
 
 
+def _shared_ram(machine: Machine, ours: contextlib.ExitStack) -> int:
+    """Its memory, which those who serve its folders get from QEMU: they read requests there, and write answers."""
+    descriptor = memory_files.create(machine.name, machine.memory_mib << 20)
+    ours.callback(os.close, descriptor)
+    return descriptor
+
+
 def _file_limit(machine: Machine, memory: Memory | None) -> int | None:
     """How far its console, and with it all else, may write: see console_log.py."""
     if memory is not None and memory.state is None:
@@ -156,12 +178,14 @@ async def end_all(machine: Machine) -> None:
         await aside.run(cgroups.kill_all, machine.cgroup)
 
 
-def failed_start(machine: Machine, error: AtollError) -> HostFailure:
-    """The failure in QEMU's own words, where it left any."""
+def failed_start(machine: Machine, error: AtollError, of_folders: str = "") -> HostFailure:
+    """The failure in QEMU's own words, where it left any. `of_folders`: those of the ones that serve its folders."""
     try:
         said = record.messages_path(machine).read_text(errors="replace")
     except OSError:
         said = ""
+    if of_folders:
+        said = f"{said}{of_folders}"
     return HostFailure(
         f"starting machine {machine.name}: {record.last_words(said) or error.brief}",
         hint="atoll doctor checks what the host lacks",

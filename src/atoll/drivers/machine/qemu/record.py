@@ -1,13 +1,15 @@
 """What a VM's directory holds of its QEMU, to be found again by the next agent. Reads and writes there.
 
 `qemu/` while it runs: `record.json` (which process, of which boot), `monitor.sock`, `hands.sock`, `messages` (its own),
-and of a fork `channel.sock`. After an exit that nobody asked for, `record.json` stays and says why, until the next
-start or kill. `console.log`, the serial line, is beside `qemu/` and stays as long as the VM.
+`folders` (the names of those that it was started with), and of a fork `channel.sock`. After an exit that nobody asked
+for, `record.json` stays and says why, until the next start or kill. `console.log`, the serial line, is beside `qemu/`
+and stays as long as the VM.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from atoll.drivers.machine import started
@@ -47,6 +49,10 @@ def messages_path(machine: Machine) -> Path:
     return directory(machine) / "messages"
 
 
+def folders_path(machine: Machine) -> Path:
+    return directory(machine) / "folders"
+
+
 def prepare(machine: Machine) -> None:
     """Make the place for all of it."""
     with failing(f"making {directory(machine)}"):
@@ -67,6 +73,20 @@ def write_exit(machine: Machine, process: Pid, reason: Exit) -> None:
     _remove_sockets(machine)
     with contextlib.suppress(HostFailure):  # a full disk must not keep the exit from being reported
         started.write(record_path(machine), process, reason)
+
+
+def write_folders(machine: Machine, names: Sequence[str]) -> None:
+    """Record that the machine is started with these."""
+    with failing(f"writing {folders_path(machine)}"):
+        folders_path(machine).write_text("".join(f"{name}\n" for name in names))
+
+
+def read_folders(machine: Machine) -> tuple[str, ...]:
+    """Those that the machine was started with."""
+    try:
+        return tuple(folders_path(machine).read_text().split())
+    except OSError:
+        return ()
 
 
 async def forget(machine: Machine) -> None:

@@ -69,7 +69,7 @@ def _likeness(machine: Machine) -> str:
     nics = [(nic.mac, nic.mtu) for nic in machine.nics]
     owned = [(disk.name, disk.size_mib, str(disk.interface)) for disk in machine.disks]
     facts = (board_of(machine), machine.memory_mib, machine.vcpus, machine.cmdline, nics, sorted(owned))
-    more = (machine.screen, machine.watchdog, machine.boot_from)
+    more = (machine.screen, machine.watchdog, machine.boot_from, *(one.name for one in machine.folders))
     return hashlib.sha256(repr((*map(str, facts), *map(str, more))).encode()).hexdigest()
 
 

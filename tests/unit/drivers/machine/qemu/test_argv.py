@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from atoll.drivers.machine.base import Machine, Nic
+from atoll.drivers.machine.base import Machine, Nic, SharedFolder
 from atoll.drivers.machine.qemu.argv import (
     Files,
     TemplateFiles,
@@ -16,6 +16,8 @@ from atoll.drivers.machine.qemu.argv import (
     system_uuid,
     translated_mib,
 )
+from atoll.drivers.machine.qemu.folders import check
+from atoll.errors import Conflict
 from atoll.model.hardware import BootFrom, Watchdog, WatchdogAction
 from atoll.model.vm import MachineType
 from samples import a_machine
@@ -282,3 +284,32 @@ def test_what_does_not_boot_its_image_boots_by_its_firmware_and_by_the_rom_of_it
     assert not {"-kernel", "-initrd", "-append"} & set(argv)
     assert argv[argv.index("-boot") + 1] == order
     assert ["romfile=" in word for word in argv if word.startswith("virtio-net-pci")] == [not has_rom, True]
+
+
+def with_folders(*some: SharedFolder) -> Machine:
+    return msgspec.structs.replace(MACHINE, folders=some)
+
+
+DATA = SharedFolder("data", Path("/srv/data"), "/data", False, 1000, 1000, (1, 2))
+DOCS = SharedFolder("docs", Path("/srv/docs"), "/srv/docs", True, 1000, 1000, (1, 3))
+SERVING = msgspec.structs.replace(FILES, folders=(20, 21), shared_ram=22)
+
+
+def test_folders_are_devices_over_memory_that_is_shared_and_the_guest_is_told_their_places() -> None:
+    argv = qemu_argv(with_folders(DATA, DOCS), SERVING, "tcg", binary="qemu-system-x86_64")
+    pairs = list(zip(argv, argv[1:], strict=False))
+    assert ("-object", "memory-backend-file,id=ram,size=128M,mem-path=/proc/self/fd/22,share=on") in pairs
+    assert argv[argv.index("-machine") + 1].endswith(",memory-backend=ram")
+    for index, (number, tag) in enumerate(((20, "data"), (21, "docs"))):
+        assert ("-chardev", f"socket,id=folder{index},fd={number}") in pairs
+        assert ("-device", f"vhost-user-fs-pci,chardev=folder{index},tag={tag}") in pairs
+    words = argv[argv.index("-append") + 1].split()
+    assert words[2:4] == ["atoll.folder=data:/data", "atoll.folder=docs:/srv/docs:ro"]
+    assert {20, 21, 22} < set(SERVING.numbers())
+
+
+def test_places_that_the_kernel_would_cut_off_are_refused() -> None:
+    long = msgspec.structs.replace(DATA, target="/" + "/".join(["x" * 60] * 4))
+    check(with_folders(*([long] * 7)))
+    with pytest.raises(Conflict, match="do not fit"):
+        check(with_folders(*([long] * 8)))

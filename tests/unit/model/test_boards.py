@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from atoll.errors import Invalid
+from atoll.model.share import ShareMount
 from atoll.model.vm import ConsoleKind, MachineType, VmSpec
 
 
@@ -18,4 +19,15 @@ def test_a_board_with_a_bus_can_have_a_screen(board: MachineType):
 def test_a_microvm_has_no_screen():
     with pytest.raises(Invalid, match="microvm has no screen") as refusal:
         VmSpec(name="web", image="tiny", machine_type=MachineType.MICROVM, console=ConsoleKind.VNC)
+    assert refusal.value.hint == "choose q35"
+
+
+def test_a_microvm_has_no_folders():
+    with pytest.raises(Invalid, match="microvm has no shared folders") as refusal:
+        VmSpec(
+            name="web",
+            image="tiny",
+            machine_type=MachineType.MICROVM,
+            shares=(ShareMount("data", "/data"),),
+        )
     assert refusal.value.hint == "choose q35"
