@@ -23,7 +23,6 @@ from atoll.plan.collection import Kept
 SCHEMES = ("s3", "gs", "az", "memory")
 TOGETHER = 16
 """Calls at a time: with objects of 4 MiB at most, 64 MiB are under way."""
-_CLIENT: dict[str, Any] = {"timeout": "60s", "connect_timeout": "5s", "http2_only": False}
 _RETRY: dict[str, Any] = {"max_retries": 4}
 _LONGEST_WHY = 200
 
@@ -118,7 +117,7 @@ def check_url(url: str) -> str:
 
 
 def _connected(url: str) -> Any:
-    return from_url(url, client_options=_CLIENT, retry_config=_RETRY)  # type: ignore[call-overload]
+    return from_url(url, retry_config=_RETRY)  # type: ignore[call-overload]
 
 
 def _is_memory(url: str) -> bool:
