@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypedDict
 
 from msgspec import Meta, Struct
 
@@ -23,6 +23,8 @@ GRAIN_BYTES = 64 << 10
 """Zeros in a large content are holes from this size on."""
 
 MOST_ENTRIES = 300_000
+LARGEST_TREE = 64 << 20
+"""Bytes of all entries together, as `weight_of` counts them."""
 MOST_BYTES = 1 << 46
 """Of one content: 64 TiB."""
 LONGEST_PATH = 4095
@@ -39,7 +41,7 @@ ObjectId = Annotated[str, Meta(pattern=OBJECT_PATTERN, description="BLAKE3 of th
 _OBJECT = re.compile(r"[0-9a-f]{64}")
 _PATH = re.compile(r"(?:(?!\.\.?(?:/|\Z))[^/\0]{1,255}(?:/(?!\Z)|\Z))+")
 _XATTR = re.compile(
-    r"user\.(?!overlay\.)[^\0]{1,250}|security\.capability|system\.posix_acl_(?:access|default)"
+    r"user\.(?!overlay\.)[\x20-\x7e]{1,250}|security\.capability|system\.posix_acl_(?:access|default)"
 )
 _EARLIEST_NS = -(2**31) * 10**9
 _LATEST_NS = 2**63 - 1
@@ -91,6 +93,15 @@ class Content(Struct, frozen=True, gc=False):
         return (part for part in self.parts if isinstance(part, Piece))
 
 
+class Facts(TypedDict):
+    """What every inode has that is a number."""
+
+    mode: int
+    uid: int
+    gid: int
+    mtime_ns: int
+
+
 class Inode(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", gc=False):
     """What every entry has that is no second name of another one."""
 
@@ -131,7 +142,11 @@ class Symlink(Inode, frozen=True, kw_only=True, tag="symlink"):
         super().__post_init__()
         if self.mode != 0o777:
             raise Invalid("mode", self.mode, f"of the symbolic link {self.path!r} must be 0o777")
-        if not 1 <= len(self.target.encode()) <= LONGEST_PATH or "\0" in self.target:
+        try:
+            length = len(self.target.encode())
+        except UnicodeEncodeError:
+            raise Invalid("target", self.target, f"of {self.path!r} is no UTF-8") from None
+        if not 1 <= length <= LONGEST_PATH or "\0" in self.target:
             raise Invalid("target", self.target, f"of {self.path!r} must have 1 to {LONGEST_PATH} bytes")
 
 
@@ -257,6 +272,19 @@ def check_tree(entries: Sequence[Entry]) -> None:
             others.add(path)
         elif entry.to not in others:
             raise Invalid("to", entry.to, f"the hard link {path!r} must name a file that comes before it")
+
+
+def weight_of(entry: Entry) -> int:
+    """About the bytes that an entry takes in a manifest: for those who take entries in, and must end in time."""
+    weight = 64 + len(entry.path)
+    if isinstance(entry, HardLink):
+        return weight + len(entry.to)
+    weight += sum(len(name) + 2 * len(value) for name, value in entry.xattrs.items())
+    if isinstance(entry, File):
+        weight += 80 * len(entry.content.parts)
+    elif isinstance(entry, Symlink):
+        weight += len(entry.target)
+    return weight
 
 
 def pieces_of(entries: Iterable[Entry]) -> Iterator[Piece]:

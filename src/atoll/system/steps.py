@@ -96,6 +96,8 @@ STEPS = frozenset(
         *("image.held", "image.let-go", "image.removed"),
         # bytes by their hash: many files at once
         *("bulk.begun", "bulk.written", "bulk.synced", "bulk.named", "bulk.done", "object.removed"),
+        # a tree that is made of objects
+        *("tree.begun", "tree.entry", "tree.filled", "tree.synced", "tree.named"),
         # a node on a machine, by the command
         *("install.recorded", "install.certified", "install.configured", "install.started", "install.given"),
         *("uninstall.stopped", "uninstall.ended", "uninstall.unplugged", "uninstall.removed"),
