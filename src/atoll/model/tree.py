@@ -274,7 +274,7 @@ def check_tree(entries: Sequence[Entry]) -> None:
             raise Invalid("to", entry.to, f"the hard link {path!r} must name a file that comes before it")
 
 
-def weight_of(entry: Entry) -> int:
+def weight_of(entry: Inode | HardLink) -> int:
     """About the bytes that an entry takes in a manifest: for those who take entries in, and must end in time."""
     weight = 64 + len(entry.path)
     if isinstance(entry, HardLink):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from atoll.errors import Invalid, Malformed, TooLarge
 from atoll.images.cutting import Take, cut
 from atoll.images.trees import tar_format
 from atoll.images.trees.compression import Plain, Readable
+from atoll.images.trees.layers import Layer, tree_of
 from atoll.images.trees.tar_format import Member
 from atoll.model.tree import (
     LARGEST_TREE,
@@ -27,12 +28,10 @@ from atoll.model.tree import (
     Facts,
     Fifo,
     File,
-    HardLink,
+    Inode,
     Symlink,
-    check_tree,
     check_tree_path,
     is_kept_xattr,
-    order_of,
     parent_of,
     weight_of,
 )
@@ -51,6 +50,11 @@ class Limits(Struct, frozen=True):
 
 def read_archive(stream: Readable, take: Take, limits: Limits | None = None) -> tuple[Entry, ...]:
     """The tree that an archive holds. Directories that it leaves out are root's, with mode 0755."""
+    return read_layer(stream, take, limits).tree
+
+
+def read_layer(stream: Readable, take: Take, limits: Limits | None = None) -> Layer:
+    """The same, with what must be known of it where it is one layer of several."""
     return _Reading(stream, take, limits or Limits()).run()
 
 
@@ -59,19 +63,15 @@ class _Reading:
         self._plain = Plain(stream, limits.most_bytes)
         self._take = take
         self._limits = limits
-        self._found: dict[str, Entry] = {}
-        self._links: dict[str, str] = {}
-        """Second names, and the first names that the archive has for them."""
+        self._found: dict[str, Inode] = {}
+        """What is at each path; one that has several is the same value at all of them."""
         self._weight = 0
 
-    def run(self) -> tuple[Entry, ...]:
+    def run(self) -> Layer:
         for member in self._members():
             self._add(member)
-        self._add_directories()
-        self._add_links()
-        tree = tuple(sorted(self._found.values(), key=lambda entry: order_of(entry.path)))
-        check_tree(tree)
-        return tree
+        implied = self._add_directories()
+        return Layer(tree_of(self._found), implied)
 
     # --- headers
 
@@ -117,33 +117,30 @@ class _Reading:
 
     def _add(self, member: Member) -> None:
         path = _path(member.name)
-        if path in self._found or path in self._links:
+        if path in self._found:
             raise Invalid("archive", path, "is in it twice", hint=_HINT)
-        if len(self._found) + len(self._links) >= self._limits.most_entries:
+        if len(self._found) >= self._limits.most_entries:
             raise TooLarge(f"reading an archive: more than {self._limits.most_entries} entries")
-        if member.type == tar_format.LINK:
-            self._links[path] = self._link(path, member)
-            self._weight += weight_of(HardLink(path=path, to=self._links[path]))
-        else:
-            self._found[path] = self._entry(path, member)
-            self._weight += weight_of(self._found[path])
+        inode = self._linked(path, member) if member.type == tar_format.LINK else self._inode(path, member)
+        self._found[path] = inode
+        self._weight += weight_of(inode) + len(path)
         if self._weight > LARGEST_TREE:
             raise TooLarge(
                 f"reading an archive: its names and attributes have more than {LARGEST_TREE} bytes"
             )
 
-    def _link(self, path: str, member: Member) -> str:
+    def _linked(self, path: str, member: Member) -> Inode:
         target = _path(member.target)
-        target = self._links.get(target, target)
         if member.size:
             raise Invalid("archive", path, "is a hard link with a content of its own", hint=_HINT)
-        if isinstance(self._found.get(target, Directory(path=ROOT, mode=0)), Directory):
+        inode = self._found.get(target)
+        if inode is None or isinstance(inode, Directory):
             raise Invalid(
                 "archive", path, f"is a hard link to {target!r}, which is no file before it", hint=_HINT
             )
-        return target
+        return inode
 
-    def _entry(self, path: str, member: Member) -> Entry:
+    def _inode(self, path: str, member: Member) -> Inode:
         facts = Facts(mode=member.mode, uid=member.uid, gid=member.gid, mtime_ns=member.mtime_ns)
         xattrs = {name: value for name, value in member.xattrs.items() if is_kept_xattr(name)}
         match member.type:
@@ -177,29 +174,14 @@ class _Reading:
 
     # --- what makes a tree of them
 
-    def _add_directories(self) -> None:
-        for path in [ROOT, *self._found, *self._links]:
-            while path != ROOT:
-                path = parent_of(path)
-                if path in self._found:
-                    break
-                if path in self._links:
-                    raise Invalid("archive", path, "is a hard link, and has something below it", hint=_HINT)
-                self._found[path] = Directory(path=path, mode=0o755)
-        self._found.setdefault(ROOT, Directory(path=ROOT, mode=0o755))
-
-    def _add_links(self) -> None:
-        """Of all names of a file the first in order has it, whichever the archive had first."""
-        names: dict[str, list[str]] = {}
-        for path, target in self._links.items():
-            names.setdefault(target, [target]).append(path)
-        for target, paths in names.items():
-            first, *others = sorted(paths, key=order_of)
-            inode = self._found.pop(target)
-            assert not isinstance(inode, HardLink)
-            self._found[first] = structs.replace(inode, path=first)
-            for path in others:
-                self._found[path] = HardLink(path=path, to=first)
+    def _add_directories(self) -> frozenset[str]:
+        """Those that are left out; which they are."""
+        implied = set() if ROOT in self._found else {ROOT}
+        for path in list(self._found):
+            while (path := parent_of(path)) not in self._found and path not in implied:
+                implied.add(path)
+        self._found |= {path: Directory(path=path, mode=0o755) for path in implied}
+        return frozenset(implied)
 
 
 def _path(name: bytes) -> str:
