@@ -23,7 +23,7 @@ from atoll.model.tree import PIECE_BYTES, Piece, check_object_id
 from atoll.plan.collection import Kept
 from atoll.system import steps
 
-BATCH_OBJECTS = 512
+BATCH_OBJECTS = 2048
 BATCH_BYTES = 16 << 20
 """What is put at a time: so much is in memory, and waits for the disk once."""
 _REMOVED_TOGETHER = 64

@@ -19,7 +19,7 @@ from atoll.errors import Invalid, Malformed, TooLarge
 from atoll.model.checks import check_pattern, check_range
 from atoll.model.image import FILE_PATTERN, Ability, ContainerBoot, DirectBoot, DiskBoot
 from atoll.model.path_pattern import check_path_patterns
-from atoll.model.tree import Content, Entry, Piece, check_tree, pieces_of
+from atoll.model.tree import MOST_ENTRIES, Content, Entry, Piece, check_tree, pieces_of
 
 FORMAT = 1
 LONGEST_MANIFEST = 64 << 20
@@ -168,10 +168,12 @@ def _check_size(data: bytes) -> None:
             f"a manifest of {len(data)} bytes: must be at most {LONGEST_MANIFEST}",
             hint="an image of fewer files, or of fewer holes",
         )
-    values = data.count(b"[") + data.count(b"{")
-    if values > MOST_VALUES:
+    # Counted before anything is made of them. One more has a kind: how it boots.
+    entries, values = data.count(b'"kind":') - 1, data.count(b"[") + data.count(b"{")
+    if entries > MOST_ENTRIES or values > MOST_VALUES:
         raise TooLarge(
-            f"a manifest of {values} lists and maps: must be at most {MOST_VALUES}",
+            f"a manifest of {entries} entries, {values} lists and maps: "
+            f"must be at most {MOST_ENTRIES} and {MOST_VALUES}",
             hint="an image of fewer files, or of fewer holes",
         )
 

@@ -14,6 +14,7 @@ import pytest
 
 from atoll.errors import AtollError, Conflict, HostFailure, Invalid
 from atoll.images.objects import Damaged, Intake, Objects, hashed, open_objects
+from atoll.images.trees import scanning
 from atoll.images.trees.archives import Limits, read_archive
 from atoll.images.trees.scanning import scan, scan_file
 from atoll.images.trees.tarring import tar_stream
@@ -264,6 +265,18 @@ def test_a_tree_that_is_too_deep_is_told(tmp_path: Path) -> None:
     place.mkdir(parents=True)
     with pytest.raises(Invalid, match="levels deep"):
         scan(tmp_path / "root", hashed)
+
+
+def test_a_tree_of_too_much_is_told_before_all_of_it_was_read(
+    everything: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanning, "MOST_ENTRIES", 12)
+    with pytest.raises(Invalid, match="more than 12 entries"):
+        scan(everything, hashed)
+    monkeypatch.setattr(scanning, "MOST_ENTRIES", 1000)
+    monkeypatch.setattr(scanning, "LARGEST_TREE", 500)
+    with pytest.raises(Invalid, match="more than 500 bytes"):
+        scan(everything, hashed)
 
 
 def test_nothing_is_unpacked_over_something(everything: Path, objects: Objects, tmp_path: Path) -> None:

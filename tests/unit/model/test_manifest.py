@@ -217,11 +217,16 @@ def test_bytes_that_say_the_same_in_another_way_are_refused(change: tuple[bytes,
 def test_a_manifest_that_is_too_large_is_refused_before_it_is_read():
     with pytest.raises(TooLarge):
         decode(b" " * (64 << 20) + b"{}")
+    start = b'{"format":1,"tree":['
+    values = start + b"{}," * 2_000_000 + b"{}]}"
+    entries = start + b'{"kind":"fifo"},' * (MOST_ENTRIES + 2) + b"{}]}"
     tracemalloc.start()
-    with pytest.raises(TooLarge, match="lists and maps"):
-        decode(b'{"format":1,"tree":[' + b"{}," * 2_000_000 + b"{}]}")
-    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    for data, why in ((values, "lists and maps"), (entries, f"{MOST_ENTRIES + 1} entries")):
+        with pytest.raises(TooLarge, match=why):
+            decode(data)
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_a_tree_has_so_many_entries_at_most():

@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from atoll.errors import Conflict, Invalid
@@ -92,7 +93,7 @@ class _Scan:
                 hint="unmount it, or scan elsewhere",
             )
         self._add(Directory(path=path, xattrs=_xattrs(descriptor), **_facts(before)))
-        for name in sorted(os.listdir(descriptor)):
+        for name in self._names(descriptor):
             inner = name if path == ROOT else f"{path}/{name}"
             check_tree_path(inner)
             try:
@@ -105,6 +106,14 @@ class _Scan:
                 raise _changed(self._root, inner) from None  # it was something else when we looked
         if _differs(before, os.fstat(descriptor)):
             raise _changed(self._root, path)
+
+    def _names(self, descriptor: int) -> list[str]:
+        # Somebody may have made more of them than we would ever keep: they are not all read first.
+        with os.scandir(descriptor) as found:
+            names = sorted(entry.name for entry in islice(found, MOST_ENTRIES))
+        if len(self._entries) + len(names) > MOST_ENTRIES:
+            raise Invalid("tree", str(self._root), f"has more than {MOST_ENTRIES} entries")
+        return names
 
     def _one(self, parent: int, name: str, path: str, depth: int) -> None:
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -147,8 +156,6 @@ class _Scan:
             os.close(descriptor)
 
     def _add(self, entry: Entry) -> None:
-        if len(self._entries) == MOST_ENTRIES:
-            raise Invalid("tree", str(self._root), f"has more than {MOST_ENTRIES} entries")
         self._weight += weight_of(entry)
         if self._weight > LARGEST_TREE:
             raise Invalid(

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from atoll.errors import AtollError, Invalid, Malformed, TooLarge
 from atoll.images.objects import hashed, id_of
-from atoll.images.trees import compression, tar_format
+from atoll.images.trees import archives, compression, tar_format
 from atoll.images.trees.archives import Limits, read_archive
 from atoll.images.trees.tarring import tar_stream
 from atoll.model.tree import (
@@ -276,6 +276,14 @@ def test_headers_that_go_on_for_ever_are_refused():
 def test_an_archive_has_so_many_entries_at_most():
     with pytest.raises(TooLarge, match="more than 5 entries"):
         read(tar(*(member(str(number)) for number in range(6))), Limits(most_entries=5))
+
+
+def test_names_and_attributes_are_so_many_bytes_at_most(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(archives, "LARGEST_TREE", 10_000)
+    headers = {"SCHILY.xattr.user.a": "x" * 3000}
+    read(tar(member("a", pax_headers=headers)))
+    with pytest.raises(TooLarge, match="names and attributes"):
+        read(tar(*(member(name, pax_headers=headers) for name in "abc")))
 
 
 def test_a_file_larger_than_a_piece_is_cut_as_it_comes():
