@@ -38,7 +38,10 @@ class RemoteShelf:
             self._store: Any = from_url(url) if _is_memory(url) else _connected(url)
         except (exceptions.BaseError, ValueError) as error:
             raise Invalid(
-                "store", url, _why(error), hint="see docs/adr/0075 for what stores there are"
+                "store",
+                url,
+                _why(error),
+                hint="name it as s3://bucket/folder, gs://bucket/folder or az://account/container",
             ) from None
         self._pool = ThreadPoolExecutor(TOGETHER, "objects")
 
