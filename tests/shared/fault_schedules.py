@@ -39,9 +39,11 @@ OF_ISSUERS = _of("ssh") | {"credentials.issued", "invitation.taken"}
 """Struck in tests/services/hypervisor: test_background_faults.py, test_joining.py and test_ssh.py."""
 OF_UPLINKS = frozenset({"subnet.routed"})
 """Struck in tests/host/network/test_outside.py."""
+OF_IMAGES = _of("bulk", "object", "tree")
+"""Of objects and trees: struck in tests/host/images/test_object_faults.py."""
 OF_PUBLISHER = _of("publisher")
 """Of the process that carries connections: struck where agents are processes too."""
-OF_SIM = STEPS - OF_COMMANDS - OF_CONTAINERS - OF_ISSUERS - OF_UPLINKS - _of("qemu")
+OF_SIM = STEPS - OF_COMMANDS - OF_CONTAINERS - OF_ISSUERS - OF_UPLINKS - OF_IMAGES - _of("qemu")
 """Those that an agent with simulated machines passes."""
 
 WORDS = (

@@ -10,6 +10,9 @@ from atoll.errors import Invalid
 from atoll.model.checks import ImageName, check_image, check_pattern
 
 FILE_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+MOST_WORDS = 128 << 10
+MOST_DECLARED = 64
+"""Volumes, and ports, that a container image may declare."""
 
 
 class DirectBoot(Struct, frozen=True):
@@ -27,6 +30,65 @@ class DirectBoot(Struct, frozen=True):
             check_pattern("loader_kernel", self.loader_kernel, FILE_PATTERN, "a plain file name")
         check_pattern("initrd", self.initrd, FILE_PATTERN, "a plain file name")
         check_pattern("cmdline", self.cmdline, r"[\x20-\x7e]{0,1024}", "at most 1024 printable characters")
+
+
+class Firmware(StrEnum):
+    """What starts the boot loader of a disk."""
+
+    BIOS = "bios"
+    UEFI = "uefi"
+    EITHER = "either"
+
+
+class DiskFormat(StrEnum):
+    RAW = "raw"
+    QCOW2 = "qcow2"
+
+
+class DiskBoot(Struct, frozen=True, tag_field="kind", tag="disk"):
+    """A disk with a boot loader of its own: the name of a file in the image."""
+
+    disk: str
+    firmware: Firmware = Firmware.EITHER
+    format: DiskFormat = DiskFormat.RAW
+
+    def __post_init__(self) -> None:
+        check_pattern("disk", self.disk, FILE_PATTERN, "a plain file name")
+
+
+class ContainerBoot(Struct, frozen=True, tag_field="kind", tag="container"):
+    """A root tree without a kernel, and the program in it: what an OCI image says of itself."""
+
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
+    user: str = ""
+    """As `name`, `uid`, or either with `:group`. Empty: root."""
+    working_directory: str = "/"
+    volumes: tuple[str, ...] = ()
+    """Directories whose content is to outlive the root."""
+    ports: tuple[str, ...] = ()
+    """As `80/tcp`: what it listens on."""
+    stop_signal: str = "SIGTERM"
+
+    def __post_init__(self) -> None:
+        words = (*self.entrypoint, *self.command, *self.environment, *self.environment.values())
+        if sum(map(len, words)) > MOST_WORDS or any("\0" in word for word in words):
+            raise Invalid(
+                "command", self.command, f"with its environment must have at most {MOST_WORDS} bytes"
+            )
+        for name in self.environment:
+            check_pattern("environment", name, r"[^=\x00-\x1f]{1,256}", "names without '='")
+        check_pattern(
+            "user", self.user, r"([A-Za-z0-9_.@-]{1,64}(:[A-Za-z0-9_.@-]{1,64})?)?", "user or user:group"
+        )
+        for place in (self.working_directory, *self.volumes):
+            check_pattern("path", place, r"/[^\x00-\x1f]{0,1023}", "an absolute path")
+        for port in self.ports:
+            check_pattern("port", port, r"[1-9][0-9]{0,4}/(tcp|udp|sctp)", "such as 80/tcp")
+        check_pattern("stop_signal", self.stop_signal, r"SIG[A-Z0-9+-]{2,12}|[1-9][0-9]?", "such as SIGTERM")
+        if max(len(self.volumes), len(self.ports)) > MOST_DECLARED:
+            raise Invalid("volumes", len(self.volumes), f"and ports must be at most {MOST_DECLARED}")
 
 
 class Ability(StrEnum):

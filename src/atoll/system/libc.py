@@ -60,6 +60,11 @@ def sethostname(name: str) -> None:
     _checked(_libc.sethostname(name.encode(), len(name.encode())))
 
 
+def syncfs(descriptor: int) -> None:
+    """Put all that was written to the file system of this file on disk."""
+    _checked(_libc.syncfs(descriptor))
+
+
 def syscall(number: int, *args: object) -> int:
     """A call by its number, as it is on x86-64. What comes back; OSError where it fails."""
     return _checked(_libc.syscall(ctypes.c_long(number), *args))

@@ -95,6 +95,10 @@ STEPS = frozenset(
         # what agents of one host share: ids of users, images
         *("ids.begun", "ids.claimed", "ids.given-back"),
         *("image.held", "image.let-go", "image.removed"),
+        # bytes by their hash: many files at once
+        *("bulk.begun", "bulk.written", "bulk.synced", "bulk.named", "bulk.done", "object.removed"),
+        # a tree that is made of objects
+        *("tree.begun", "tree.entry", "tree.filled", "tree.synced", "tree.named"),
         # a node on a machine, by the command
         *("install.recorded", "install.certified", "install.configured", "install.started", "install.given"),
         *("uninstall.stopped", "uninstall.ended", "uninstall.unplugged", "uninstall.removed"),

@@ -18,6 +18,7 @@ from fault_schedules import (
     KILL,
     OF_COMMANDS,
     OF_CONTAINERS,
+    OF_IMAGES,
     OF_ISSUERS,
     OF_SIM,
     OF_UPLINKS,
@@ -41,7 +42,7 @@ OF_QEMU = frozenset(name for name in STEPS if name.partition(".")[0] in (*REAL, 
 
 
 def test_every_step_is_struck_here_or_elsewhere() -> None:
-    elsewhere = OF_COMMANDS | OF_CONTAINERS | OF_ISSUERS | OF_UPLINKS
+    elsewhere = OF_COMMANDS | OF_CONTAINERS | OF_ISSUERS | OF_UPLINKS | OF_IMAGES
     assert OF_SIM | OF_QEMU | elsewhere == STEPS
 
 
