@@ -107,7 +107,7 @@ _ROADS: dict[str, Agent] = {
     "move": Agent("move"),
     "volume": Agent("add-volume delete-volume"),
     "publish": Agent("publish unpublish"),
-    "publish.pointed": Agent("publish stop"),
+    "publish.pointed": Agent("publish stop fault"),
     "publisher": Agent("publish", meanwhile=REBOOTED),
     "volume.grows": Agent("grow-volume"),
     "volume.grown": Agent("grow-volume"),

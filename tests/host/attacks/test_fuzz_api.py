@@ -21,6 +21,7 @@ import pytest
 import attack_figures
 from atoll.api import changes
 from atoll.api import hypervisor as api
+from atoll.errors import NotFound
 from atoll.model.network import Subnet
 from atoll.system import namespaces
 from forges.api import ApiForge
@@ -79,9 +80,11 @@ class Lab:
                 self.node.create(user.name, LAN.id, owner_users=(user.name,))
             seen += self._fuzz(min(inputs - _taken(seen), BETWEEN))
             for vm in self.node.call(api.VM_LIST):
-                if vm.ip != FOREIGN:
-                    self.node.call(changes.VM_CHANGE, {"vm": vm.ip}, changes.ChangeVm(protected=False))
-                    self.node.call(api.VM_DESTROY, {"vm": vm.ip})
+                # Its owner may be destroying it just now.
+                with contextlib.suppress(NotFound):
+                    if vm.ip != FOREIGN:
+                        self.node.call(changes.VM_CHANGE, {"vm": vm.ip}, changes.ChangeVm(protected=False))
+                        self.node.call(api.VM_DESTROY, {"vm": vm.ip})
         return seen
 
     def _fuzz(self, inputs: int) -> Counter[int]:

@@ -71,6 +71,9 @@ NOT_HERE = (
     "handover.",
     "subnet.",
     "addresses.",
+    "bulk.",
+    "object.",
+    "tree.",
 )
 FAULTS = sorted(step for step in STEPS if not step.startswith(NOT_HERE))
 FAULT_KINDS = ("", "", ":TERM", ":ERROR", ":ENOSPC")
